@@ -1,0 +1,16 @@
+"""The Stein operator: directions, residuals by four backends, the penalty, the identities."""
+
+from .directions import directions
+from .guards import UnsupportedLayer
+from .penalty import Calibration, SteinPenalty
+from .record import Record
+from .residual import stein_residual
+
+__all__ = [
+    "Calibration",
+    "Record",
+    "SteinPenalty",
+    "UnsupportedLayer",
+    "directions",
+    "stein_residual",
+]

@@ -1,0 +1,169 @@
+"""Finds what would make a residual, or its gradient, silently wrong, before it is used."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Backend = Literal["difference", "reverse", "piecewise_linear", "exact"]
+
+
+class UnsupportedLayer(ValueError):
+    """A layer that this backend cannot differentiate; the message names one that works."""
+
+
+@contextmanager
+def frozen(model: Callable) -> Iterator[None]:
+    """Evaluation mode for every module, each put back as it was.
+
+    BatchNorm then uses its running statistics, and leaves them alone: in training mode it couples
+    the examples, so that the gradient of a sum is no longer each example's own. Dropout rests, or
+    every point of a difference would see another network. The flags are set directly, because a
+    model may do more than that in its own `eval()`.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+
+
+def unwrapped(model: Callable) -> Callable:
+    """The module inside DistributedDataParallel.
+
+    Its parameters are the same and still report their gradients to the wrapper, which would
+    otherwise broadcast buffers in place between the penalty's forwards and its backward.
+    """
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def check_structure(model: Callable, backend: Backend) -> None:
+    """Raise for wrappers and types that `backend` cannot work with."""
+    if not isinstance(model, nn.Module):
+        return
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if backend != "difference" and kind == "OptimizedModule":
+            raise UnsupportedLayer(
+                f"{_place(name)} is compiled, and torch.compile has no double backward "
+                f"(pytorch#91469), which backend={backend!r} needs. Use backend='difference', or "
+                "pass the module that was compiled (its ._orig_mod)"
+            )
+        if backend != "difference" and (
+            kind == "FullyShardedDataParallel" or kind.startswith("FSDP")
+        ):
+            raise UnsupportedLayer(
+                f"{_place(name)} is sharded by FSDP, which frees parameters that backend="
+                f"{backend!r} needs for its second derivative. Use backend='difference'"
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            raise UnsupportedLayer(
+                f"parameter '{name}' is {parameter.dtype}: derivatives of the input drown in its "
+                "rounding. Keep the parameters in float32; autocast around the loop is fine, the "
+                "penalty steps out of it"
+            )
+
+
+class Watched:
+    """A function whose first call is watched for kernels that `backend` cannot work with."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], backend: Backend, graph: bool) -> None:
+        self.function = function
+        self.watch: KernelWatch | None = KernelWatch(backend, graph)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.watch is None:
+            return self.function(x)
+        watch, self.watch = self.watch, None
+        with _layer_names(self.function, watch), watch:
+            return self.function(x)
+
+
+class KernelWatch(TorchDispatchMode):
+    """Sees every kernel that runs, whether a module or a functional call asked for it."""
+
+    def __init__(self, backend: Backend, graph: bool) -> None:
+        super().__init__()
+        self.backend = backend
+        self.graph = graph  # whether parameter gradients of the residual will be wanted
+        self.layers: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        problem = self.problem(func, args)
+        if problem:
+            layer = self.layers[-1] if self.layers else "f"
+            raise UnsupportedLayer(f"{_place(layer)} {problem}")
+        return func(*args, **(kwargs or {}))
+
+    def problem(self, func: Any, args: tuple) -> str | None:
+        """What is wrong with this kernel here, or None."""
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if _uses_batch_statistics(func, args):
+            if args[0].shape[0] > 1:
+                return (
+                    "normalises by the statistics of the batch, which couples the examples: no "
+                    "residual is its own. Put it in evaluation mode, as taser.SteinPenalty does "
+                    "by itself; without running statistics use another norm, such as GroupNorm"
+                )
+            name = "native_instance_norm"  # which folds the batch into the channels
+        if self.backend == "difference":
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                return (
+                    f"draws random numbers ({name}), so the points of a difference would see "
+                    "different networks. Switch the noise off, or use backend='reverse'"
+                )
+            return None
+        if "attention" in name and "math" not in name:
+            return (
+                f"runs a fused attention kernel ({name}) that has no second derivative. Let it "
+                "use the math kernel, or use backend='difference'"
+            )
+        if self.graph and name in ("native_layer_norm", "native_instance_norm"):
+            return (
+                f"runs a fused kernel ({name}) whose third derivative is silently wrong "
+                "(pytorch#186256, #175754). Call it through torch.nn.functional, which is replaced "
+                "by plain operations here, or use backend='difference'"
+            )
+        return None
+
+
+def _uses_batch_statistics(func: Any, args: tuple) -> bool:
+    """A BatchNorm kernel in training mode, whichever library it comes from."""
+    name = func.name()
+    if "batch_norm" not in name or "backward" in name:
+        return False
+    flags = [argument for argument in args if isinstance(argument, bool)]
+    return flags[0] if flags else "update" in name or "stats" in name
+
+
+@contextmanager
+def _layer_names(function: Callable, watch: KernelWatch) -> Iterator[None]:
+    """While inside, watch.layers is the stack of the modules being run."""
+    modules = function.named_modules() if isinstance(function, nn.Module) else ()
+    with ExitStack() as stack:
+        for name, module in modules:
+
+            def enter(_module: nn.Module, _args: Any, name: str = name) -> None:
+                watch.layers.append(name)
+
+            def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+                watch.layers.pop()
+
+            stack.callback(module.register_forward_pre_hook(enter).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield
+
+
+def _place(layer: str) -> str:
+    return f"layer '{layer}'" if layer else "the model"

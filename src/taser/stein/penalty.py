@@ -1,0 +1,235 @@
+"""The TASER penalty: Algorithm 1 of the paper."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor, nn
+
+from taser.probes import Margin, Probe, Probed
+from taser.scores import Score
+
+from .centre import Centre
+from .directions import Distribution
+from .guards import Backend, frozen, unwrapped
+from .record import Record
+from .residual import check_choice, check_inputs, check_options, choose_backend, residual_terms
+from .terms import Operator, Terms
+
+CENTERS = ("batch", "running", "calibrated", "none")
+
+
+class SteinPenalty(nn.Module):
+    """R = (1/B) Σ_i (r_i − D)², the variance of the Stein residual of a probe of a model.
+
+    >>> penalty = taser.SteinPenalty()                            # doctest: +SKIP
+    >>> loss = loss + lam * penalty(model, x, y, score(x))        # doctest: +SKIP
+
+    The model is left exactly as it was: modes, running statistics, gradients, `requires_grad`.
+    Random directions come from `generator`, or from one of the penalty's own that starts at
+    `seed`; the global random state is not touched. In evaluation mode (`penalty.eval()`) the
+    whole batch counts at every call.
+
+    probe
+        (outputs, y) → (B,); the smooth margin by default, `taser.probes.Output()` for regression.
+    operator, backend, probes, distribution, step, chunk
+        As for :func:`taser.stein_residual`; backend "auto" picks the fastest right one for the
+        model, and `penalty.last.backend` says which.
+    center, detach_mean, momentum
+        D: the "batch" mean, a "running" mean (with `momentum`), a constant that
+        :meth:`calibrate` estimates ("calibrated"), a number, or "none". `detach_mean` stops the
+        gradient through it.
+    unbiased
+        The square of a K-probe estimate is too large by its variance. With two independent sets
+        of K probes the product (r − D)(r' − D') is not; it can be negative.
+    every, fraction
+        Compute at each k-th call only, with weight k; and on a random part of the batch (at least
+        two examples). Both leave the expected penalty and gradient as they were.
+    terms
+        Tell the two terms apart in `last` with the difference backend, for one more forward.
+    """
+
+    def __init__(
+        self,
+        probe: Probe | None = None,
+        *,
+        operator: Operator = "langevin",
+        backend: Backend | Literal["auto"] = "auto",
+        probes: int = 1,
+        distribution: Distribution = "rademacher",
+        step: float | None = None,
+        chunk: int | None = None,
+        center: str | float = "batch",
+        detach_mean: bool = True,
+        momentum: float = 0.99,
+        unbiased: bool = False,
+        every: int = 1,
+        fraction: float = 1.0,
+        terms: bool = False,
+        generator: torch.Generator | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_options(operator, backend, probes, step, chunk)
+        check_choice("distribution", distribution, get_args(Distribution))
+        if isinstance(center, str):
+            check_choice("center", center, (*CENTERS, "a number"))
+        if not 0.0 <= momentum < 1.0:
+            raise ValueError(f"momentum should lie in [0, 1); got {momentum}")
+        if every < 1:
+            raise ValueError(f"every should be at least 1; got {every}")
+        if not 0.0 < fraction <= 1.0:
+            raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
+        self.probe: Probe = Margin() if probe is None else probe
+        self.operator: Operator = operator
+        self.backend = backend
+        self.probes = probes
+        self.distribution: Distribution = distribution
+        self.step = step
+        self.chunk = chunk
+        self.centre = Centre(center, momentum, detach_mean)
+        self.unbiased = unbiased and operator == "langevin"
+        self.every = every
+        self.fraction = fraction
+        self.terms = terms
+        self.seed = seed
+        self.calls = 0
+        self.last: Record | None = None
+        self._generator = generator
+        self._chosen: tuple[ReferenceType, Backend] | None = None
+
+    def forward(self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor) -> Tensor:
+        """R for one batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x."""
+        turn, weight = self._turn()
+        if not turn:
+            return x.new_zeros(())
+        x, y, s, correction = self._part_of_batch(x, y, s)
+        terms, backend = self._residuals(model, x, y, s)
+        value = correction * self._centred_square(terms)
+        self._keep(terms, value, backend)
+        return weight * value
+
+    @torch.no_grad()
+    def calibrate(
+        self, model: Callable, loader: Iterable[tuple[Tensor, Tensor]], score: Score
+    ) -> "Calibration":
+        """Estimate the constant D = E[r] over (x, y) batches, for center="calibrated"."""
+        if self.centre.kind != "calibrated":
+            raise ValueError(
+                f"this penalty has center={self.centre.kind!r} and would not use the constant; "
+                "build it with center='calibrated'"
+            )
+        parts = [self._residuals(model, x, y, score(x))[0].residual for x, y in loader]
+        if not parts:
+            raise ValueError("the loader gave no batch to calibrate on")
+        r = torch.cat(parts)
+        self.centre.value = r.mean().to(self.centre.value.dtype)
+        spread = float(r.std()) / len(r) ** 0.5 if len(r) > 1 else float("nan")
+        return Calibration(float(r.mean()), spread, len(r))
+
+    def _turn(self) -> tuple[bool, int]:
+        """Whether this call computes anything, and the weight that makes up for those that don't."""
+        if not self.training:
+            return True, 1
+        turn = self.calls % self.every == 0
+        self.calls += 1
+        return turn, self.every
+
+    def _part_of_batch(
+        self, x: Tensor, y: Tensor | None, s: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor, float]:
+        """A random n of the B examples, and what makes their variance unbiased for the batch's.
+
+        A variance about the mean of n of B examples, drawn without replacement, is short by
+        (n−1)/n against the batch's own (B−1)/B.
+        """
+        size, n = len(x), min(len(x), max(2, round(self.fraction * len(x))))
+        if not self.training or n == size:
+            return x, y, s, 1.0
+        chosen = torch.randperm(size, device=x.device, generator=self.generator(x.device))[:n]
+        correction = (n / (n - 1)) * ((size - 1) / size) if self.centre.of_batch else 1.0
+        return x[chosen], None if y is None else y[chosen], s[chosen], correction
+
+    def _residuals(
+        self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor
+    ) -> tuple[Terms, Backend]:
+        model = unwrapped(model)
+        f = Probed(model, self.probe, y)
+        with frozen(model):
+            first = self._chosen is None or self._chosen[0]() is not model
+            if first:
+                check_inputs(x, s)
+                backend = self.backend
+                if backend == "auto":
+                    backend = choose_backend(f, x, self.operator)
+            else:
+                assert self._chosen is not None
+                backend = self._chosen[1]
+                if s.shape != x.shape:
+                    check_inputs(x, s)
+            terms = residual_terms(
+                f, x, s, operator=self.operator, backend=backend,
+                probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
+                generator=self.generator(x.device), step=self.step, chunk=self.chunk,
+                separate=self.terms, check=first,
+            )  # fmt: skip
+        self._chosen = (ref(model), backend)
+        return terms, backend
+
+    def _centred_square(self, terms: Terms) -> Tensor:
+        if self.unbiased and len(terms.per_probe) > 1:
+            one, two = (half.mean(0) for half in terms.per_probe.chunk(2))
+            if self.centre.of_batch:
+                return ((one - self.centre(one)) * (two - self.centre(two))).mean()
+            centre = self.centre(terms.residual)
+            return ((one - centre) * (two - centre)).mean()
+        r = terms.residual
+        return (r - self.centre(r)).square().mean()
+
+    @torch.no_grad()
+    def _keep(self, terms: Terms, value: Tensor, backend: Backend) -> None:
+        def spread(term: Tensor | None) -> Tensor | None:
+            return None if term is None else term.detach().std(correction=0)
+
+        r = terms.residual.detach()
+        self.last = Record(
+            backend, value.detach(), r.mean(), r.std(correction=0),
+            spread(terms.laplacian), spread(terms.drift),
+        )  # fmt: skip
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """The source of random directions: the one given, or the penalty's own."""
+        if self._generator is None:
+            self._generator = torch.Generator(device).manual_seed(self.seed)
+        return self._generator
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What a resumed run needs to draw the same directions at the same calls."""
+        state = None if self._generator is None else self._generator.get_state()
+        return {"calls": self.calls, "generator": state}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`get_extra_state`."""
+        self.calls = state["calls"]
+        if state["generator"] is not None:
+            self._generator = self._generator or torch.Generator()
+            self._generator.set_state(state["generator"])
+
+    def extra_repr(self) -> str:
+        shown = {
+            "probe": self.probe, "operator": self.operator, "backend": self.backend,
+            "probes": self.probes, "center": self.centre.kind, "unbiased": self.unbiased,
+            "every": self.every, "fraction": self.fraction,
+        }  # fmt: skip
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The mean residual over n examples, and its standard error."""
+
+    mean: float
+    stderr: float
+    n: int

@@ -1,0 +1,35 @@
+"""What a penalty computed last, for the log."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Record:
+    """The last penalty that was really computed (not skipped by `every`).
+
+    Each entry but `backend` is a detached scalar tensor, or None where it was not computed;
+    reading it as a number is what makes an accelerator wait, so nothing here does.
+
+    value: the penalty R; mean, std: of the residuals; laplacian_std, drift_std: of the terms Δf
+    and s·∇f apart (with the difference backend only if the penalty was built with `terms=True`).
+    """
+
+    backend: str
+    value: Tensor
+    mean: Tensor
+    std: Tensor
+    laplacian_std: Tensor | None
+    drift_std: Tensor | None
+
+    def share(self, task_loss: Tensor | float, weight: float) -> float:
+        """λR as a share of the whole loss, λR / (task + λR)."""
+        part = weight * float(self.value)
+        return part / (float(task_loss) + part)
+
+    def numbers(self) -> dict[str, float]:
+        """Every entry that is known, as a plain number."""
+        entries = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: float(e) for name, e in entries.items() if isinstance(e, torch.Tensor)}

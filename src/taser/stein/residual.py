@@ -1,0 +1,194 @@
+"""The pointwise Stein residual: r(x) = Δf(x) + s(x)·∇f(x)."""
+
+import logging
+from dataclasses import replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from taser.probes import Probed
+
+from .curvature import check_piecewise_linear, is_piecewise_linear
+from .difference import difference
+from .directions import Distribution, directions
+from .guards import Backend, Watched, check_structure
+from .piecewise_linear import piecewise_linear
+from .plain_kernels import plain_kernels
+from .reverse import exact, reverse
+from .terms import Function, Operator, Terms
+
+logger = logging.getLogger("taser")
+
+
+def stein_residual(
+    f: Function,
+    x: Tensor,
+    s: Tensor,
+    *,
+    operator: Operator = "langevin",
+    backend: Backend | Literal["auto"] = "reverse",
+    probes: int = 1,
+    distribution: Distribution = "rademacher",
+    generator: torch.Generator | None = None,
+    step: float | None = None,
+    chunk: int | None = None,
+) -> Tensor:
+    """r(x) = Δf(x) + s(x)·∇f(x) for every input of a batch, differentiable in f's parameters.
+
+    f: (B, *) → (B,), each number a function of its own row; x: (B, *); s: like x, the score there,
+    without a graph. Returns (B,). Under `torch.no_grad()` the same values without a graph.
+
+    operator
+        "langevin" as above, or "first_order" for s·∇f alone.
+    backend
+        "reverse": gradient and Hessian-vector products (the paper's way). "difference": one second
+        difference of values of f, the cheapest, right through every layer, with a step t.
+        "piecewise_linear": exact for ReLU networks; f has to be a :class:`taser.probes.Probed`.
+        "exact": all d second derivatives, for small d. "auto": the fastest that is right for f.
+        On a ReLU network "difference" sees the kinks within t, as the Laplacian of f smoothed at
+        that scale; the others see none. These are two regularisers, not two accuracies.
+    probes, distribution, generator
+        K Hutchinson directions for each input, "rademacher" or "gaussian", drawn from `generator`.
+    step
+        t of the difference, in the units of x; by default 0.03 in float32 (0.01 first-order).
+    chunk
+        How many probes are worked on at once; None for all. Fewer take less memory.
+
+    >>> import torch
+    >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    >>> stein_residual(lambda x: x.square().sum(1), x, -x)  # Δf = 4, s·∇f = −2‖x‖²
+    tensor([ 2., -4.])
+    """
+    check_inputs(x, s)
+    check_options(operator, backend, probes, step, chunk)
+    if backend == "auto":
+        backend = choose_backend(f, x, operator)
+    terms = residual_terms(
+        f, x, s, operator=operator, backend=backend, probes=probes, distribution=distribution,
+        generator=generator, step=step, chunk=chunk,
+    )  # fmt: skip
+    return terms.residual
+
+
+def residual_terms(
+    f: Function,
+    x: Tensor,
+    s: Tensor,
+    *,
+    operator: Operator,
+    backend: Backend,
+    probes: int,
+    distribution: Distribution,
+    generator: torch.Generator | None,
+    step: float | None,
+    chunk: int | None,
+    separate: bool = False,
+    check: bool = True,
+) -> Terms:
+    """The residual of every probe apart; `check` looks for layers that would falsify it."""
+    graph = torch.is_grad_enabled()
+    x, s = _full_precision(x), _full_precision(s)
+    if check:
+        f = _guarded(f, x, backend, graph)
+    v = x.new_empty(0)
+    if operator == "langevin" and backend != "exact":
+        v = directions(x, probes, distribution, generator)
+    # Half precision would drown the derivatives, so this is an island of full precision.
+    with torch.autocast(x.device.type, enabled=False):
+        if backend == "difference":
+            return difference(f, x, s, v, operator, step, chunk, separate)
+        if backend == "piecewise_linear":
+            return piecewise_linear(_probed(f), x, s, v, operator, chunk)
+        with torch.enable_grad(), plain_kernels():
+            if backend == "exact":
+                terms = exact(f, x, s, operator)
+            else:
+                terms = reverse(f, x, s, v, operator, chunk)
+    return terms if graph else _detached(terms)
+
+
+def choose_backend(f: Function, x: Tensor, operator: Operator) -> Backend:
+    """The fastest backend that is right for f, by the measurements in benchmarks/.
+
+    A difference is cheapest, but across a kink it sees another function; so a piecewise linear
+    network gets an exact route, and everything else a difference.
+    """
+    backend: Backend = "difference"
+    if isinstance(f, Probed) and not _is_compiled(f.model) and is_piecewise_linear(f, x):
+        backend = "piecewise_linear" if operator == "langevin" else "reverse"
+    logger.info("backend='auto' chose %r for the %s operator", backend, operator)
+    return backend
+
+
+def check_inputs(x: Tensor, s: Tensor) -> None:
+    """Raise unless x and s are finite floats of one shape and s carries no graph."""
+    if not x.is_floating_point():
+        raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
+    if x.ndim < 2:
+        raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
+    if s.shape != x.shape or s.device != x.device:
+        raise ValueError(
+            f"the score s should have the shape and device of x, {tuple(x.shape)} on {x.device}; "
+            f"got {tuple(s.shape)} on {s.device}"
+        )
+    if s.requires_grad:
+        raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
+    for name, tensor in (("x", x), ("the score s", s)):
+        if not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
+
+
+def check_options(
+    operator: str, backend: str, probes: int, step: float | None, chunk: int | None
+) -> None:
+    """Raise for an option that does not exist, saying which do."""
+    check_choice("operator", operator, get_args(Operator))
+    check_choice("backend", backend, ("auto", *get_args(Backend)))
+    if probes < 1:
+        raise ValueError(f"probes should be at least 1; got {probes}")
+    if step is not None and not step > 0:
+        raise ValueError(f"step should be positive; got {step}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk should be at least 1, or None for all probes; got {chunk}")
+
+
+def check_choice(name: str, given: object, choices: tuple[str, ...]) -> None:
+    """Raise unless `given` is one of `choices`."""
+    if given not in choices:
+        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}; got {given!r}")
+
+
+def _guarded(f: Function, x: Tensor, backend: Backend, graph: bool) -> Function:
+    """f, checked for structure now and for kernels at its first call."""
+    check_structure(f.model if isinstance(f, Probed) else f, backend)
+    if backend == "piecewise_linear":
+        check_piecewise_linear(_probed(f), x)
+        return f
+    if isinstance(f, Probed):
+        return replace(f, model=Watched(f.model, backend, graph))
+    return Watched(f, backend, graph)
+
+
+def _probed(f: Function) -> Probed:
+    if not isinstance(f, Probed):
+        raise ValueError(
+            "backend='piecewise_linear' has to see model and probe apart: pass "
+            "taser.probes.Probed(model, probe, y), or use taser.SteinPenalty"
+        )
+    return f
+
+
+def _is_compiled(model: object) -> bool:
+    return type(model).__name__ == "OptimizedModule"
+
+
+def _full_precision(tensor: Tensor) -> Tensor:
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return tensor.detach().float() if half else tensor.detach()
+
+
+def _detached(terms: Terms) -> Terms:
+    parts = (terms.per_probe, terms.laplacian, terms.drift)
+    return Terms(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""The residual by reverse mode: the paper's way, and the oracle with every second derivative."""
+
+import torch
+from torch import Tensor
+
+from .terms import Function, Operator, Terms, per_example, values
+
+
+def reverse(
+    f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
+) -> Terms:
+    """r = (1/K) Σ_k v_kᵀ ∇²f v_k + s·∇f by a gradient and K Hessian-vector products.
+
+    v: (K, B, *). `chunk` products are taken in one batched sweep (None: all of them).
+    """
+    x, gradient = _gradient(f, x)
+    drift = per_example(gradient * s)
+    if operator == "first_order":
+        return Terms.of(drift, None)
+    laplacians = [
+        (_hessian_vector_products(gradient, x, vs) * vs).flatten(2).sum(2)
+        for vs in v.split(chunk or len(v))
+    ]
+    return Terms.of(drift, torch.cat(laplacians))
+
+
+def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
+    """r = Σ_i ∂²f/∂x_i² + s·∇f with all d second derivatives, one after another.
+
+    An oracle for tests and small d: the cost is d Hessian-vector products.
+    """
+    x, gradient = _gradient(f, x)
+    drift = per_example(gradient * s)
+    if operator == "first_order":
+        return Terms.of(drift, None)
+    laplacian = torch.zeros_like(drift)
+    for i in range(x[0].numel()):
+        unit = torch.zeros_like(x)
+        unit.flatten(1)[:, i] = 1.0
+        row = _hessian_vector_products(gradient, x, unit[None])[0]
+        laplacian = laplacian + row.flatten(1)[:, i]
+    return Terms.of(drift, laplacian[None])
+
+
+def _gradient(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as a leaf, and ∇f(x) with its graph."""
+    x = x.detach().requires_grad_()
+    value = values(f, x)
+    if not value.requires_grad:
+        raise ValueError(
+            "f(x) does not depend on x through autograd: is the model detached, or run under "
+            "no_grad or inference_mode inside f?"
+        )
+    (gradient,) = torch.autograd.grad(
+        value.sum(), x, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return x, gradient
+
+
+def _hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    """∇²f v_k for v: (k, B, *), with a graph for the parameters; zero where f is linear."""
+    if not gradient.requires_grad:
+        return torch.zeros_like(v)
+    batched = len(v) > 1
+    (products,) = torch.autograd.grad(
+        gradient,
+        x,
+        grad_outputs=v if batched else v[0],
+        create_graph=True,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    if products is None:
+        return torch.zeros_like(v)
+    return products if batched else products[None]

@@ -1,0 +1,1 @@
+"""Experiments: each returns a plain result that the report turns into tables and figures."""
