@@ -101,7 +101,7 @@ class SteinPenalty(nn.Module):
         self._chosen: tuple[ReferenceType, Backend] | None = None
 
     def forward(self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor) -> Tensor:
-        """R for one batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x."""
+        """R of a batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x."""
         turn, weight = self._turn()
         if not turn:
             return x.new_zeros(())
@@ -130,7 +130,7 @@ class SteinPenalty(nn.Module):
         return Calibration(float(r.mean()), spread, len(r))
 
     def _turn(self) -> tuple[bool, int]:
-        """Whether this call computes anything, and the weight that makes up for those that don't."""
+        """Whether this call computes, and the weight that makes up for the calls that do not."""
         if not self.training:
             return True, 1
         turn = self.calls % self.every == 0

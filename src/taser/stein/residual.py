@@ -57,7 +57,7 @@ def stein_residual(
 
     >>> import torch
     >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
-    >>> stein_residual(lambda x: x.square().sum(1), x, -x)  # Δf = 4, s·∇f = −2‖x‖²
+    >>> stein_residual(lambda x: x.square().sum(1), x, -x).detach()  # Δf = 4, s·∇f = −2‖x‖²
     tensor([ 2., -4.])
     """
     check_inputs(x, s)
