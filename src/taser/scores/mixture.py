@@ -27,7 +27,7 @@ class GaussianMixture(Density):
         super().__init__(means.shape[1:])
         m = len(means)
         matrices = covariance_matrices(cov, self.dim, means).expand(m, self.dim, self.dim)
-        weights = torch.ones(m, device=means.device) if weights is None else weights
+        weights = torch.ones(m) if weights is None else weights
         if weights.shape != (m,) or bool((weights < 0).any()) or float(weights.sum()) <= 0:
             raise ValueError(
                 f"weights should be {m} numbers that are not negative, one for each mean; "
@@ -35,7 +35,7 @@ class GaussianMixture(Density):
             )
         self.register_buffer("means", means.detach().flatten(1))
         self.register_buffer("factors", torch.linalg.cholesky(matrices))
-        self.register_buffer("log_weights", (weights / weights.sum()).log().to(means.dtype))
+        self.register_buffer("log_weights", weights.to(means).log().log_softmax(0))
 
     def _log_joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log w_k N(x; mean_k, cov_k), (m, B), and the whitened residuals, (m, d, B)."""

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from taser.probes import Probed
 
-from .guards import UnsupportedLayer, _place
+from .guards import UnsupportedLayer, place
+from .plain_kernels import plain_kernels
 
 PIECEWISE_LINEAR = (
     nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU,
@@ -25,7 +26,7 @@ def is_piecewise_linear(f: Probed, x: Tensor) -> bool:
     """
     generator = torch.Generator(device=x.device).manual_seed(0)
     x = x[:4].detach().requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False), plain_kernels():
         outputs = f.model(x)
         mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
         (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)
@@ -48,5 +49,5 @@ def check_piecewise_linear(f: Probed, x: Tensor) -> None:
     )
     raise UnsupportedLayer(
         f"backend='piecewise_linear' leaves out the curvature of the network, and "
-        f"{_place(name)} ({kind}) has some. Use backend='difference' or 'reverse'"
+        f"{place(name)} ({kind}) has some. Use backend='difference' or 'reverse'"
     )

@@ -53,7 +53,7 @@ def check_structure(model: Callable, backend: Backend) -> None:
         kind = type(module).__name__
         if backend != "difference" and kind == "OptimizedModule":
             raise UnsupportedLayer(
-                f"{_place(name)} is compiled, and torch.compile has no double backward "
+                f"{place(name)} is compiled, and torch.compile has no double backward "
                 f"(pytorch#91469), which backend={backend!r} needs. Use backend='difference', or "
                 "pass the module that was compiled (its ._orig_mod)"
             )
@@ -61,7 +61,7 @@ def check_structure(model: Callable, backend: Backend) -> None:
             kind == "FullyShardedDataParallel" or kind.startswith("FSDP")
         ):
             raise UnsupportedLayer(
-                f"{_place(name)} is sharded by FSDP, which frees parameters that backend="
+                f"{place(name)} is sharded by FSDP, which frees parameters that backend="
                 f"{backend!r} needs for its second derivative. Use backend='difference'"
             )
     for name, parameter in model.named_parameters():
@@ -103,7 +103,7 @@ class KernelWatch(TorchDispatchMode):
         problem = self.problem(func, args)
         if problem:
             layer = self.layers[-1] if self.layers else "f"
-            raise UnsupportedLayer(f"{_place(layer)} {problem}")
+            raise UnsupportedLayer(f"{place(layer)} {problem}")
         return func(*args, **(kwargs or {}))
 
     def problem(self, func: Any, args: tuple) -> str | None:
@@ -118,7 +118,7 @@ class KernelWatch(TorchDispatchMode):
                 )
             name = "native_instance_norm"  # which folds the batch into the channels
         if self.backend == "difference":
-            if torch.Tag.nondeterministic_seeded in func.tags:
+            if _draws_random_numbers(func, args):
                 return (
                     f"draws random numbers ({name}), so the points of a difference would see "
                     "different networks. Switch the noise off, or use backend='reverse'"
@@ -147,6 +147,15 @@ def _uses_batch_statistics(func: Any, args: tuple) -> bool:
     return flags[0] if flags else "update" in name or "stats" in name
 
 
+def _draws_random_numbers(func: Any, args: tuple) -> bool:
+    """A kernel that takes from the random state; attention does only if it drops something."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False))
+    return "dropout_p" not in names or given.get("dropout_p", 0.0) > 0
+
+
 @contextmanager
 def _layer_names(function: Callable, watch: KernelWatch) -> Iterator[None]:
     """While inside, watch.layers is the stack of the modules being run."""
@@ -165,5 +174,6 @@ def _layer_names(function: Callable, watch: KernelWatch) -> Iterator[None]:
         yield
 
 
-def _place(layer: str) -> str:
+def place(layer: str) -> str:
+    """How an error names a module, given its dotted name."""
     return f"layer '{layer}'" if layer else "the model"

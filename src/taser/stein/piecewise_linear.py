@@ -1,11 +1,13 @@
 """The residual of a piecewise linear network: exact, with no second derivative of the network."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from taser.probes import Probed
 
-from .terms import Operator, Terms
+from .terms import Operator, Terms, values
 
 
 def piecewise_linear(
@@ -16,37 +18,41 @@ def piecewise_linear(
     Then only the probe φ bends:  vᵀ∇²f v = (Jv)ᵀ ∇²φ(z) (Jv)  and  s·∇f = ∇φ(z)·(Js), with J the
     Jacobian of the outputs. For the margin the first is Var_q(Jv), q the softmax over j ≠ y, whose
     mean over v is  Σ_j q_j ‖∇z_j‖² − ‖Σ_j q_j ∇z_j‖².
+
+    v: (K, B, *); `chunk` tangents are pushed through the network together (None: all).
     """
-    if operator == "first_order":
-        z, (js,) = _outputs_and_tangents(f, x, s[None])
-        return Terms.of(_probe_slope(f, z, js), None)
-    laplacians: list[Tensor] = []
-    drift = None
-    for vs in v.split(chunk or len(v)):
-        tangents = vs if drift is not None else torch.cat([s[None], vs])
-        z, moved = _outputs_and_tangents(f, x, tangents)
-        if drift is None:
-            drift, moved = _probe_slope(f, z, moved[0]), moved[1:]
-        laplacians.append(torch.stack([_probe_curvature(f, z, jv) for jv in moved]))
-    assert drift is not None
-    return Terms.of(drift, torch.cat(laplacians))
+    tangents = s[None] if operator == "first_order" else torch.cat([s[None], v])
+    pushed = [_outputs_and_tangents(f, x, part) for part in tangents.split(chunk or len(tangents))]
+    z = pushed[0][0]
+    js, jv = torch.cat([moved for _, moved in pushed]).tensor_split([1])
+    slope = _probe_slope(f, z)
+    drift = (slope * js[0]).sum(1)
+    return Terms.of(drift, None if operator == "first_order" else _probe_curvature(f, z, jv))
 
 
 def _outputs_and_tangents(f: Probed, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
     """z(x), (B, m), and J t for every tangent t: (n, B, *) → (n, B, m), by forward mode."""
 
-    def push(tangent: Tensor) -> tuple[Tensor, Tensor]:
+    def push(tangent: Tensor) -> Any:
         return torch.func.jvp(f.model, (x,), (tangent,))
 
-    z, moved = torch.func.vmap(push, out_dims=(None, 0))(tangents)
-    return z, moved
+    unbatched: Any = (None, 0)  # the outputs are the same for every tangent
+    return torch.func.vmap(push, out_dims=unbatched)(tangents)
 
 
-def _probe_slope(f: Probed, z: Tensor, a: Tensor) -> Tensor:
-    """∇φ(z)·a for each example."""
-    return torch.func.jvp(lambda out: f.probe(out, f.y), (z,), (a,))[1]
+def _probe_slope(f: Probed, z: Tensor) -> Tensor:
+    """∇φ(z), with a graph: (n·B, m) → (n·B, m)."""
+    value = values(lambda z: f.probe(z, f.labels(len(z))), z)
+    return torch.autograd.grad(value.sum(), z, create_graph=True)[0]
 
 
 def _probe_curvature(f: Probed, z: Tensor, a: Tensor) -> Tensor:
-    """aᵀ ∇²φ(z) a for each example."""
-    return torch.func.jvp(lambda out: _probe_slope(f, out, a), (z,), (a,))[1]
+    """aᵀ ∇²φ(z) a for each example and tangent: (K, B, m) → (K, B)."""
+    copies = z.repeat(len(a), 1)
+    slope = _probe_slope(f, copies)
+    if not slope.requires_grad:
+        return torch.zeros_like(a[..., 0])
+    (bend,) = torch.autograd.grad(
+        slope, copies, a.flatten(0, 1), create_graph=True, allow_unused=True
+    )
+    return torch.zeros_like(a[..., 0]) if bend is None else (bend.view_as(a) * a).sum(2)

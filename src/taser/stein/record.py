@@ -26,8 +26,8 @@ class Record:
 
     def share(self, task_loss: Tensor | float, weight: float) -> float:
         """λR as a share of the whole loss, λR / (task + λR)."""
-        part = weight * float(self.value)
-        return part / (float(task_loss) + part)
+        part = weight * self.value.item()
+        return part / (torch.as_tensor(task_loss).item() + part)
 
     def numbers(self) -> dict[str, float]:
         """Every entry that is known, as a plain number."""

@@ -98,10 +98,10 @@ def residual_terms(
     with torch.autocast(x.device.type, enabled=False):
         if backend == "difference":
             return difference(f, x, s, v, operator, step, chunk, separate)
-        if backend == "piecewise_linear":
-            return piecewise_linear(_probed(f), x, s, v, operator, chunk)
         with torch.enable_grad(), plain_kernels():
-            if backend == "exact":
+            if backend == "piecewise_linear":
+                terms = piecewise_linear(_probed(f), x, s, v, operator, chunk)
+            elif backend == "exact":
                 terms = exact(f, x, s, operator)
             else:
                 terms = reverse(f, x, s, v, operator, chunk)
@@ -115,8 +115,10 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> Backend:
     network gets an exact route, and everything else a difference.
     """
     backend: Backend = "difference"
-    if isinstance(f, Probed) and not _is_compiled(f.model) and is_piecewise_linear(f, x):
-        backend = "piecewise_linear" if operator == "langevin" else "reverse"
+    if isinstance(f, Probed):
+        check_structure(f.model, backend)
+        if not _is_compiled(f.model) and is_piecewise_linear(f, _full_precision(x)):
+            backend = "piecewise_linear" if operator == "langevin" else "reverse"
     logger.info("backend='auto' chose %r for the %s operator", backend, operator)
     return backend
 

@@ -1,0 +1,29 @@
+# The two commands of the README, and their parts. Everything happens inside .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)  ## run the main job on data that needs no download, and write a report
+	$(BIN)/taser demo --out out/demo
+
+test: lint  ## lint, type check and all tests
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure again what benchmarks/results/ holds (about 10 minutes)
+	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
+
+# The constraints pin torch, without which pip would take a CUDA build of several gigabytes.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache

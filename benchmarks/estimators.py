@@ -1,0 +1,228 @@
+"""What a residual costs: time and peak memory of every backend, in plain training steps.
+
+    python benchmarks/estimators.py --out benchmarks/results
+
+One plain step is forward, backward and optimiser step of the same model on the same batch. Times
+are medians of interleaved repetitions, so that a slow moment of the machine hits all alike; memory
+is the growth of the resident set of a fresh process, at its peak, over that after building the
+model. Each row is a penalty, forward and backward, added to a step.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.progress import track
+from torch import nn
+
+import taser
+from taser.files import write_atomically
+from taser.report.table import Table
+
+PROBES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A plain step (backend None), or one penalty."""
+
+    backend: str | None = None
+    operator: str = "langevin"
+    probes: int = 1
+
+    @property
+    def label(self) -> str:
+        if self.backend is None:
+            return "plain step"
+        order = "full" if self.operator == "langevin" else "first-order"
+        count = f", K = {self.probes}" if self.operator == "langevin" else ""
+        return f"{self.backend}, {order}{count if self.backend != 'exact' else ''}"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, a batch and the methods to try on them."""
+
+    name: str
+    batch: int
+    shape: tuple[int, ...]
+    build: Callable[[], nn.Module]
+    methods: tuple[Method, ...]
+
+
+RANDOM = tuple(
+    Method(backend, "langevin", k)
+    for backend in ("difference", "piecewise_linear", "reverse")
+    for k in PROBES
+)
+FIRST_ORDER = tuple(
+    Method(backend, "first_order") for backend in ("difference", "piecewise_linear", "reverse")
+)
+
+
+def small_mlp() -> nn.Module:
+    """Two hidden layers of 256 for 64 inputs: the digits of scikit-learn."""
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
+
+
+WORKLOADS = {
+    "resnet18": Workload(
+        "CIFAR ResNet-18, width 64, batch 32", 32, (3, 32, 32), taser.models.ResNet18,
+        (Method(), *FIRST_ORDER, *RANDOM),
+    ),
+    "mlp": Workload(
+        "MLP 64-256-256-10, batch 128", 128, (64,), small_mlp,
+        (Method(), *FIRST_ORDER, *RANDOM, Method("exact")),
+    ),
+}  # fmt: skip
+
+
+def stepper(workload: Workload, method: Method, model: nn.Module) -> Callable[[], None]:
+    """One repetition of `method` as a function."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(workload.batch, *workload.shape, generator=generator)
+    y = torch.randint(10, (workload.batch,), generator=generator)
+    s = torch.randn(x.shape, generator=generator)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+    def plain() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimiser.step()
+
+    if method.backend is None:
+        return plain
+    penalty = taser.SteinPenalty(
+        operator=method.operator,  # type: ignore[arg-type]
+        backend=method.backend,  # type: ignore[arg-type]
+        probes=method.probes,
+    )
+
+    def penalised() -> None:
+        optimiser.zero_grad()
+        penalty(model, x, y, s).backward()
+
+    return penalised
+
+
+def times(workload: Workload, repetitions: int) -> dict[Method, list[float]]:
+    """Seconds of every method, repetitions interleaved, after one that is not counted."""
+    model = workload.build().train()
+    steps = {method: stepper(workload, method, model) for method in workload.methods}
+    seconds: dict[Method, list[float]] = {method: [] for method in steps}
+    for repetition in track(range(repetitions + 1), description=f"time    {workload.name}"):
+        for method, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if repetition:
+                seconds[method].append(time.perf_counter() - start)
+    return seconds
+
+
+def peak_memory(key: str, method: Method, threads: int) -> int:
+    """Bytes by which the resident set grows, at its peak, in two repetitions (a fresh process)."""
+    torch.set_num_threads(threads)
+    workload = WORKLOADS[key]
+    model = workload.build().train()
+    # What is loaded or allocated once (modules, kernels, the optimiser's buffers) is not counted.
+    small = replace(workload, batch=2)
+    stepper(small, Method(), model)()
+    stepper(small, method, model)()
+    step = stepper(workload, method, model)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
+    before = _resident("VmRSS")
+    for _ in range(2):
+        step()
+    return _resident("VmHWM") - before
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(key: str, repetitions: int, threads: int) -> list[dict]:
+    """One row for each method of a workload."""
+    workload = WORKLOADS[key]
+    seconds = times(workload, repetitions)
+    base = statistics.median(seconds[Method()])
+    memory = {}
+    for method in track(workload.methods, description=f"memory  {workload.name}"):
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as fresh:
+            memory[method] = fresh.submit(peak_memory, key, method, threads).result()
+    return [
+        {
+            **asdict(method),
+            "label": method.label,
+            "seconds": statistics.median(taken),
+            "ratio": statistics.median(taken) / base,
+            "ratio_low": min(taken) / base,
+            "ratio_high": max(taken) / base,
+            "peak_bytes": memory[method],
+            "memory_ratio": memory[method] / max(1, memory[Method()]),
+        }
+        for method, taken in seconds.items()
+    ]
+
+
+def as_table(rows: list[dict]) -> Table:
+    """Ratios for the reader, milliseconds and megabytes beside them."""
+    return Table(
+        ["what", "ms", "in plain steps", "range", "peak MB", "peak, in plain steps"],
+        [
+            [
+                row["label"],
+                f"{1e3 * row['seconds']:.1f}",
+                f"{row['ratio']:.2f}",
+                f"{row['ratio_low']:.2f}–{row['ratio_high']:.2f}",
+                f"{row['peak_bytes'] / 1e6:.0f}",
+                f"{row['memory_ratio']:.2f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workload", choices=WORKLOADS, nargs="+", default=list(WORKLOADS))
+    parser.add_argument("--repetitions", type=int, default=3, help="counted, after one warm-up")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, help="folder for estimators.json and estimators.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    result = {
+        "torch": torch.__version__, "machine": platform.machine(), "threads": arguments.threads,
+        "repetitions": arguments.repetitions,
+        "workloads": {
+            WORKLOADS[key].name: measure(key, arguments.repetitions, arguments.threads)
+            for key in arguments.workload
+        },
+    }  # fmt: skip
+    text = f"torch {torch.__version__}, {platform.machine()}, {arguments.threads} threads\n"
+    for name, rows in result["workloads"].items():
+        text += f"\n## {name}\n\n{as_table(rows).markdown()}"
+    print(text)
+    if arguments.out:
+        write_atomically(arguments.out / "estimators.json", json.dumps(result, indent=1) + "\n")
+        write_atomically(arguments.out / "estimators.md", "# Cost of the residual\n\n" + text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""What would be silently wrong is put right, or refused by name."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import cases
+import taser
+from taser.probes import Margin, Probed
+from taser.stein import UnsupportedLayer
+from taser.stein.guards import Backend, frozen
+from taser.stein.plain_kernels import instance_norm, layer_norm, plain_kernels
+
+DIFFERENTIATING: list[Backend] = ["reverse", "exact"]
+
+
+def residual(model: nn.Module, case: cases.Case, **options: object) -> Tensor:
+    f = Probed(model, Margin(), case.y)
+    return taser.stein_residual(f, case.x, case.s, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", [*DIFFERENTIATING, "difference"])
+def test_train_mode_batchnorm_is_refused_where_the_model_is_not_ours(backend: Backend) -> None:
+    case = cases.case("batchnorm")
+    case.model.train()
+    with pytest.raises(UnsupportedLayer, match=r"layer '1' normalises by the statistics"):
+        residual(case.model, case, backend=backend)
+    margin = Margin()
+    with pytest.raises(UnsupportedLayer, match="layer 'f'"):
+        taser.stein_residual(
+            lambda x: margin(case.model(x), case.y), case.x, case.s, backend=backend
+        )
+
+
+def test_train_mode_batchnorm_is_frozen_by_the_penalty() -> None:
+    case = cases.case("batchnorm")
+    values = []
+    for mode in (False, True):
+        case.model.train(mode)
+        values.append(taser.SteinPenalty()(case.model, case.x, case.y, case.s))
+    torch.testing.assert_close(values[0], values[1], rtol=0, atol=0)
+
+
+def test_batchnorm_without_statistics_cannot_be_frozen() -> None:
+    case = cases.case("batchnorm")
+    case.model[1] = nn.BatchNorm2d(4, track_running_stats=False).double()  # type: ignore[operator]
+    for backend in ("difference", "reverse"):
+        with pytest.raises(UnsupportedLayer, match="without running statistics"):
+            taser.SteinPenalty(backend=backend)(case.model, case.x, case.y, case.s)
+
+
+def test_frozen_sync_batchnorm_is_an_affine_map_like_any_other() -> None:
+    case = cases.case("batchnorm")
+    plain = taser.SteinPenalty(backend="reverse")(case.model, case.x, case.y, case.s)
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(case.model)
+    assert any(isinstance(module, nn.SyncBatchNorm) for module in synced.modules())
+    other = taser.SteinPenalty(backend="reverse")(synced.train(), case.x, case.y, case.s)
+    torch.testing.assert_close(other, plain)
+
+
+@pytest.mark.parametrize("backend", DIFFERENTIATING)
+def test_a_fused_norm_that_escapes_replacement_is_refused(backend: Backend) -> None:
+    class Native(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.ops.aten.native_layer_norm(x, [6], None, None, 1e-5)[0]
+
+    case = cases.case("mlp")
+    model = nn.Sequential(nn.Identity(), Native(), *case.model)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedLayer, match=r"layer '1'.*third derivative is silently wrong"):
+        residual(model, case, backend=backend)
+    assert residual(model, case, backend="difference").shape == (cases.BATCH,)
+    with torch.no_grad():  # values alone are right
+        values = [
+            residual(model, case, backend=b, generator=torch.Generator().manual_seed(0))
+            for b in ("reverse", "difference")
+        ]
+    torch.testing.assert_close(values[0], values[1], rtol=1e-5, atol=1e-5)
+
+
+def test_fused_attention_is_switched_to_the_math_kernel() -> None:
+    case = cases.case("transformer")
+    x = case.x.clone().requires_grad_()
+    (g,) = torch.autograd.grad(case.model(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="derivative"):  # what would happen without the guard
+        torch.autograd.grad(g.sum(), x)
+    assert torch.isfinite(residual(case.model, case)).all()
+
+
+def test_attention_that_insists_on_a_fused_kernel_is_refused() -> None:
+    class Insists(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = x[:, None]
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+                return F.scaled_dot_product_attention(q, q, q)[:, 0]
+
+    case = cases.case("attention")
+    model = nn.Sequential(Insists(), case.model)
+    with pytest.raises(UnsupportedLayer, match=r"layer '0' runs a fused attention kernel"):
+        residual(model, case)
+    assert residual(model, case, backend="difference").shape == (cases.BATCH,)
+
+
+@pytest.mark.parametrize("dims", [(8,), (5, 8)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_plain_layer_norm_is_layer_norm(dims: tuple[int, ...], affine: bool) -> None:
+    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
+    weight, bias = (torch.rand(dims), torch.rand(dims)) if affine else (None, None)
+    expected = F.layer_norm(x, dims, weight, bias)
+    torch.testing.assert_close(layer_norm(x, dims, weight, bias), expected)
+    with plain_kernels():
+        torch.testing.assert_close(torch.layer_norm(x, dims, weight, bias), expected)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_plain_instance_norm_is_instance_norm(running: bool) -> None:
+    x = torch.randn(3, 4, 5, 5, generator=torch.Generator().manual_seed(0))
+    statistics = (torch.rand(4), torch.rand(4) + 0.5) if running else (None, None)
+    arguments = (*statistics, torch.rand(4), torch.rand(4), not running)
+    torch.testing.assert_close(instance_norm(x, *arguments), F.instance_norm(x, *arguments))
+
+
+@pytest.mark.parametrize("backend", [*DIFFERENTIATING, "piecewise_linear"])
+def test_compiled_models_need_the_difference_backend(backend: Backend) -> None:
+    case = cases.case("relu")
+    compiled = torch.compile(case.model, backend="eager")
+    with pytest.raises(UnsupportedLayer, match="backend='difference'"):
+        taser.SteinPenalty(backend=backend)(compiled, case.x, case.y, case.s)
+    penalty = taser.SteinPenalty()
+    penalty(compiled, case.x, case.y, case.s)
+    assert penalty.last is not None
+    assert penalty.last.backend == "difference"
+
+
+def test_a_sharded_model_needs_the_difference_backend() -> None:
+    class FSDPLinear(nn.Linear):  # what torch's fully_shard makes of a Linear
+        pass
+
+    case = cases.case("mlp")
+    model = nn.Sequential(FSDPLinear(6, 6).double(), case.model)
+    with pytest.raises(UnsupportedLayer, match="layer '0' is sharded"):
+        taser.SteinPenalty(backend="reverse")(model, case.x, case.y, case.s)
+    taser.SteinPenalty(backend="difference")(model, case.x, case.y, case.s)
+
+
+def test_half_precision_parameters_are_refused_by_name() -> None:
+    case = cases.case("mlp")
+    with pytest.raises(UnsupportedLayer, match=r"'0\.weight' is torch\.bfloat16"):
+        taser.SteinPenalty()(case.model.bfloat16(), case.x.float(), case.y, case.s.float())
+
+
+def test_noise_in_the_model_is_refused_by_the_difference_alone() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.1 * torch.randn_like(x)
+
+    case = cases.case("mlp")
+    model = nn.Sequential(Noisy(), case.model)
+    with pytest.raises(UnsupportedLayer, match=r"layer '0' draws random numbers"):
+        residual(model, case, backend="difference")
+    assert torch.isfinite(residual(model, case, backend="reverse")).all()
+
+
+def test_piecewise_linear_refuses_a_network_that_bends_and_names_the_layer() -> None:
+    case = cases.case("batchnorm")
+    with pytest.raises(UnsupportedLayer, match=r"layer '2' \(SiLU\)"):
+        residual(case.model, case, backend="piecewise_linear")
+
+    class Hidden(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x.square().sum(1), x.sum(1), x[:, 0]], 1)
+
+    mlp = cases.case("mlp")
+    with pytest.raises(UnsupportedLayer, match="Hidden"):
+        residual(Hidden(), mlp, backend="piecewise_linear")
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "expected"),
+    [
+        ("relu", "langevin", "piecewise_linear"),
+        ("relu", "first_order", "reverse"),
+        ("batchnorm", "langevin", "difference"),
+        ("transformer", "first_order", "difference"),
+    ],
+)
+def test_auto_says_what_it_chose(
+    name: str, operator: str, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = cases.case(name)
+    penalty = taser.SteinPenalty(operator=operator)  # type: ignore[arg-type]
+    with caplog.at_level("INFO", logger="taser"):
+        for _ in range(2):
+            penalty(case.model, case.x, case.y, case.s)
+    assert penalty.last is not None
+    assert penalty.last.backend == expected
+    assert [expected in message for message in caplog.messages] == [True]  # said once
+
+
+def test_frozen_restores_every_mode_even_after_an_error() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2), nn.Dropout()))
+    model[1][0].eval()
+    modes = [module.training for module in model.modules()]
+    with frozen(model):
+        assert not any(module.training for module in model.modules())
+    with pytest.raises(RuntimeError, match="shapes"), frozen(model):
+        model(torch.ones(2, 3) @ torch.ones(2, 3))
+    assert [module.training for module in model.modules()] == modes

@@ -1,0 +1,291 @@
+"""Algorithm 1: centring, unbiasedness, laziness, logging, and a model left as it was."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cases
+import taser
+from taser.probes import Logit, Margin, Output, Probed
+
+
+def residuals(case: cases.Case) -> Tensor:
+    """The exact residuals, (B,), without a graph."""
+    with torch.no_grad():
+        return taser.stein_residual(
+            Probed(case.model, Margin(), case.y), case.x, case.s, backend="exact"
+        )
+
+
+def exact_penalty(case: cases.Case, **options: object) -> Tensor:
+    return taser.SteinPenalty(backend="exact", **options)(  # type: ignore[arg-type]
+        case.model, case.x, case.y, case.s
+    )
+
+
+def gradient(value: Tensor, model: nn.Module) -> Tensor:
+    parts = torch.autograd.grad(
+        value, list(model.parameters()), allow_unused=True, materialize_grads=True
+    )
+    return torch.cat([part.flatten() for part in parts])
+
+
+@pytest.fixture
+def mlp() -> cases.Case:
+    return cases.case("mlp")
+
+
+def test_algorithm_1(mlp: cases.Case) -> None:
+    r = residuals(mlp)
+    torch.testing.assert_close(exact_penalty(mlp).detach(), (r - r.mean()).square().mean())
+    torch.testing.assert_close(exact_penalty(mlp, center="none").detach(), r.square().mean())
+    torch.testing.assert_close(exact_penalty(mlp, center=0.3).detach(), (r - 0.3).square().mean())
+
+
+def test_detaching_the_batch_mean_changes_nothing(mlp: cases.Case) -> None:
+    values = [exact_penalty(mlp, detach_mean=detach) for detach in (True, False)]
+    gradients = [gradient(value, mlp.model) for value in values]
+    torch.testing.assert_close(values[0], values[1])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_running_mean_is_an_average_over_batches_and_its_gradient_can_be_stopped() -> None:
+    case = cases.case("mlp")
+    r = residuals(case)
+    gradients = []
+    for detach in (True, False):
+        penalty = taser.SteinPenalty(
+            backend="exact", center="running", momentum=0.5, detach_mean=detach
+        )
+        first = penalty(case.model, case.x[:2], case.y[:2], case.s[:2])
+        torch.testing.assert_close(first.detach(), (r[:2] - r[:2].mean()).square().mean())
+        second = penalty(case.model, case.x[2:], case.y[2:], case.s[2:])
+        centre = 0.5 * r[:2].mean() + 0.5 * r[2:].mean()
+        torch.testing.assert_close(
+            second.detach(), (r[2:] - centre).square().mean(), rtol=1e-6, atol=1e-6
+        )
+        gradients.append(gradient(second, case.model))
+    assert (gradients[0] - gradients[1]).norm() > 1e-3 * gradients[0].norm()
+
+
+def test_running_mean_rests_in_evaluation_mode(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty(backend="exact", center="running")
+    penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    before = penalty.centre.value.clone()
+    penalty.eval()(mlp.model, mlp.x + 1, mlp.y, mlp.s)
+    assert torch.equal(penalty.centre.value, before)
+
+
+def test_calibration_estimates_the_mean_residual(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty(backend="exact", center="calibrated")
+    with pytest.raises(RuntimeError, match="calibrate"):
+        penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    score = taser.scores.Gaussian(torch.zeros(6, dtype=torch.float64))
+    loader = [(mlp.x[:2], mlp.y[:2]), (mlp.x[2:], mlp.y[2:])]
+    result = penalty.calibrate(mlp.model, loader, score)
+    case = cases.Case(mlp.model, mlp.x, mlp.y, score(mlp.x))
+    r = residuals(case)
+    assert result.n == 4
+    assert result.mean == pytest.approx(float(r.mean()))
+    assert result.stderr == pytest.approx(float(r.std()) / 2)
+    value = penalty(mlp.model, case.x, case.y, case.s)
+    torch.testing.assert_close(value.detach(), (r - r.mean()).square().mean(), rtol=1e-6, atol=1e-6)
+    restored = taser.SteinPenalty(backend="exact", center="calibrated")
+    restored.load_state_dict(penalty.state_dict())
+    torch.testing.assert_close(restored(mlp.model, case.x, case.y, case.s), value)
+    with pytest.raises(ValueError, match="center='calibrated'"):
+        taser.SteinPenalty().calibrate(mlp.model, loader, score)
+    with pytest.raises(ValueError, match="no batch"):
+        penalty.calibrate(mlp.model, [], score)
+
+
+@pytest.mark.parametrize("center", ["batch", "none"])
+def test_two_probe_sets_make_the_square_unbiased(mlp: cases.Case, center: str) -> None:
+    """Mean over many draws against the exact penalty, within standard errors.
+
+    The plain square is too large by the mean variance of the estimate, which is seen as well.
+    """
+    exact = exact_penalty(mlp, center=center).item()
+    means = {}
+    for unbiased in (True, False):
+        penalty = taser.SteinPenalty(backend="reverse", center=center, unbiased=unbiased)
+        with torch.no_grad():
+            draws = torch.stack([penalty(mlp.model, mlp.x, mlp.y, mlp.s) for _ in range(1000)])
+        means[unbiased] = ((draws.mean() - exact) / (draws.std() / len(draws) ** 0.5)).item()
+    assert abs(means[True]) < 4.5
+    assert means[False] > 4.5
+
+
+def test_lazy_penalty_has_the_same_mean_over_a_cycle(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty(backend="exact", every=3)
+    values = [penalty(mlp.model, mlp.x, mlp.y, mlp.s) for _ in range(6)]
+    full = exact_penalty(mlp)
+    assert [value.item() == 0 for value in values] == [False, True, True] * 2
+    torch.testing.assert_close(torch.stack(values).mean(), full)
+    assert penalty.last is not None
+    torch.testing.assert_close(penalty.last.value, full.detach())
+    torch.testing.assert_close(penalty.eval()(mlp.model, mlp.x, mlp.y, mlp.s), full)
+
+
+@pytest.mark.parametrize("center", ["batch", "none"])
+def test_part_of_the_batch_is_unbiased(mlp: cases.Case, center: str) -> None:
+    """Averaged over draws, value and gradient are those of the whole batch."""
+    full = exact_penalty(mlp, center=center, operator="first_order")
+    penalty = taser.SteinPenalty(
+        operator="first_order", backend="reverse", fraction=0.5, center=center
+    )
+    values, gradients = [], []
+    for _ in range(400):
+        value = penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+        values.append(value.detach())
+        gradients.append(gradient(value, mlp.model))
+    for draws, expected in (
+        (torch.stack(values)[:, None], full.detach()[None]),
+        (torch.stack(gradients), gradient(full, mlp.model)),
+    ):
+        spread = draws.std(0) / len(draws) ** 0.5
+        z = (draws.mean(0) - expected)[spread > 1e-9] / spread[spread > 1e-9]
+        assert z.abs().max() < 4.5
+    torch.testing.assert_close(
+        penalty.eval()(mlp.model, mlp.x, mlp.y, mlp.s).detach(), full.detach()
+    )
+
+
+@pytest.mark.parametrize("backend", ["reverse", "difference", "exact"])
+def test_the_model_is_left_as_it_was(backend: str) -> None:
+    case = cases.case("batchnorm")
+    model = nn.Sequential(nn.Dropout(0.5), case.model)
+    model.train()
+    model[1][0].eval()
+    model[1][0].weight.requires_grad_(False)
+    model[1][3].weight.grad = torch.ones_like(model[1][3].weight)
+    before = copy.deepcopy(model)
+    modes = [module.training for module in model.modules()]
+    random_state = torch.get_rng_state()
+    x = case.x.clone().requires_grad_()
+    penalty = taser.SteinPenalty(backend=backend)  # type: ignore[arg-type]
+    penalty(model, x, case.y, case.s)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert x.grad is None
+    for (name, was), (_, now) in zip(
+        before.state_dict().items(), model.state_dict().items(), strict=True
+    ):
+        assert torch.equal(was, now), name
+    for was, now in zip(before.parameters(), model.parameters(), strict=True):
+        assert was.requires_grad == now.requires_grad
+        assert (now.grad is None) or torch.equal(now.grad, torch.ones_like(now))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_generator_of_the_users_is_used(mlp: cases.Case) -> None:
+    def value(seed: int) -> float:
+        generator = torch.Generator().manual_seed(seed)
+        penalty = taser.SteinPenalty(backend="reverse", generator=generator)
+        return penalty(mlp.model, mlp.x, mlp.y, mlp.s).item()
+
+    assert value(1) == value(1) != value(2)
+
+
+def test_a_resumed_penalty_goes_on_as_the_first_would_have(mlp: cases.Case) -> None:
+    options = {"backend": "reverse", "every": 2, "fraction": 0.5, "center": "running"}
+    first = taser.SteinPenalty(**options)  # type: ignore[arg-type]
+    for _ in range(3):
+        first(mlp.model, mlp.x, mlp.y, mlp.s)
+    second = taser.SteinPenalty(**options)  # type: ignore[arg-type]
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for _ in range(4):
+        one, two = (p(mlp.model, mlp.x, mlp.y, mlp.s) for p in (first, second))
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("backend", ["reverse", "difference", "exact"])
+def test_the_record_tells_the_terms_apart(mlp: cases.Case, backend: str) -> None:
+    penalty = taser.SteinPenalty(backend=backend, terms=True)  # type: ignore[arg-type]
+    assert penalty.last is None
+    value = penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    record = penalty.last
+    assert record is not None
+    assert record.backend == backend
+    torch.testing.assert_close(record.std.square(), value.detach())
+    drift = taser.stein_residual(
+        Probed(mlp.model, Margin(), mlp.y), mlp.x, mlp.s, operator="first_order"
+    ).detach()
+    assert record.drift_std is not None
+    torch.testing.assert_close(record.drift_std, drift.std(correction=0), rtol=1e-5, atol=1e-5)
+    assert record.laplacian_std is not None
+    numbers = record.numbers()
+    assert set(numbers) == {"value", "mean", "std", "laplacian_std", "drift_std"}
+    assert record.share(3 * value.detach(), weight=1.0) == pytest.approx(0.25)
+
+
+def test_the_difference_tells_them_apart_only_when_asked(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty(backend="difference")
+    penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    assert penalty.last is not None
+    assert penalty.last.laplacian_std is None
+
+
+def test_regression_and_single_logit_probes() -> None:
+    case = cases.case("mlp")
+    for probe, labels in ((Output(2), None), (Logit(2), None), (lambda z, _: z[:, 2], case.y)):
+        value = taser.SteinPenalty(probe, backend="exact")(case.model, case.x, labels, case.s)
+        r = taser.stein_residual(lambda x: case.model(x)[:, 2], case.x, case.s, backend="exact")
+        torch.testing.assert_close(value, (r - r.mean()).square().mean())
+
+
+def test_without_grad_it_is_a_number(mlp: cases.Case) -> None:
+    with torch.no_grad():
+        assert not taser.SteinPenalty()(mlp.model, mlp.x, mlp.y, mlp.s).requires_grad
+
+
+def test_one_example_has_no_variance(mlp: cases.Case) -> None:
+    value = taser.SteinPenalty()(mlp.model, mlp.x[:1], mlp.y[:1], mlp.s[:1])
+    assert value.item() == 0.0
+
+
+def test_a_second_model_is_checked_anew(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty()
+    penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    other = cases.case("relu")
+    penalty(other.model, other.x, other.y, other.s)
+    assert penalty.last is not None
+    assert penalty.last.backend == "piecewise_linear"
+
+
+def test_repr_shows_the_choices() -> None:
+    assert "operator='first_order'" in repr(taser.SteinPenalty(operator="first_order"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"operator": "stein"}, "'langevin', 'first_order'"),
+        ({"backend": "fast"}, "'auto'"),
+        ({"center": "median"}, "'running'"),
+        ({"distribution": "cauchy"}, "'gaussian'"),
+        ({"probes": 0}, "at least 1"),
+        ({"every": 0}, "at least 1"),
+        ({"fraction": 0.0}, r"\(0, 1\]"),
+        ({"momentum": 1.0}, r"\[0, 1\)"),
+    ],
+)
+def test_a_wrong_option_is_refused_at_construction(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        taser.SteinPenalty(**options)
+
+
+def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
+    wrong = [
+        ((mlp.x, mlp.y, mlp.s[:2]), r"got \(2, 6\)"),
+        ((mlp.x, mlp.y + 3, mlp.s), "0…2"),
+        ((mlp.x, mlp.y[:3], mlp.s), r"4 rows.*3 labels|shape \(4,\)"),
+        ((mlp.x, mlp.y, mlp.s * torch.inf), "finite"),
+        ((mlp.x, mlp.y, mlp.s.clone().requires_grad_()), "detach"),
+        ((mlp.x.long(), mlp.y, mlp.s), "int64"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            taser.SteinPenalty()(mlp.model, *arguments)
