@@ -12,8 +12,9 @@ class KernelDensity(Density):
     """(1/n) Σ_i N(x_i, h² I): the law of the data after noise of standard deviation h.
 
     Its score s(x) = (Σ_i π_i(x) x_i − x)/h² pulls towards the average of the near data points.
-    Exact for the noised data, and a fair score for a few thousand points; for more, or for
-    natural images, fit a denoiser.
+    Exact for the noised data, and a fair score for a few thousand points. At the data points
+    themselves a narrow estimate has almost no score, since each is its own best explanation: take
+    h no smaller than the distance between neighbours, or ask at noised points.
 
     points: (n, *event); bandwidth: h, in the units of the inputs; chunk: rows of x at a time,
     which bounds memory at chunk × n.
