@@ -181,6 +181,19 @@ def test_a_linear_function_has_no_laplacian(backend: Backend) -> None:
     torch.testing.assert_close(r, torch.zeros(3), atol=2e-3, rtol=0)
 
 
+@pytest.mark.parametrize("backend", ["reverse", "difference", "exact", "piecewise_linear"])
+def test_channels_last_inputs_give_the_same(backend: Backend) -> None:
+    case = cases.case("relu")
+    plain, last = (
+        taser.stein_residual(probed(case), x, s, backend=backend, probes=2, generator=generator())
+        for x, s in (
+            (case.x, case.s),
+            tuple(t.to(memory_format=torch.channels_last) for t in (case.x, case.s)),
+        )
+    )
+    torch.testing.assert_close(last, plain)
+
+
 def test_a_zero_score_gives_a_zero_first_order_difference() -> None:
     x = torch.randn(3, 4, generator=generator())
     r = taser.stein_residual(

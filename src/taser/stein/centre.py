@@ -4,6 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .part import processes
+
 
 class Centre(nn.Module):
     """D_f ≈ E[r]: of the batch, running over batches, calibrated once, a number, or none.
@@ -55,7 +57,7 @@ class Centre(nn.Module):
 
 def global_mean(r: Tensor, detach: bool) -> Tensor:
     """The mean of r over the batch, and over all processes if there are several."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    if processes() == 1:
         mean = r.mean()
         return mean.detach() if detach else mean
     total = torch.stack([r.detach().sum(), r.new_tensor(float(len(r)))])

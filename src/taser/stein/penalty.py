@@ -14,6 +14,7 @@ from taser.scores import Score
 from .centre import Centre
 from .directions import Distribution
 from .guards import Backend, frozen, unwrapped
+from .part import random_part, variance_correction
 from .record import Record
 from .residual import check_choice, check_inputs, check_options, choose_backend, residual_terms
 from .terms import Operator, Terms
@@ -105,9 +106,14 @@ class SteinPenalty(nn.Module):
         turn, weight = self._turn()
         if not turn:
             return x.new_zeros(())
-        x, y, s, correction = self._part_of_batch(x, y, s)
+        size = len(x)
+        rows = random_part(size, self.fraction, self.generator(x.device)) if self.training else None
+        if rows is not None:
+            x, y, s = x[rows], None if y is None else y[rows], s[rows]
         terms, backend = self._residuals(model, x, y, s)
-        value = correction * self._centred_square(terms)
+        value = self._centred_square(terms)
+        if rows is not None and self.centre.of_batch:
+            value = value * variance_correction(len(rows), size)
         self._keep(terms, value, backend)
         return weight * value
 
@@ -137,38 +143,21 @@ class SteinPenalty(nn.Module):
         self.calls += 1
         return turn, self.every
 
-    def _part_of_batch(
-        self, x: Tensor, y: Tensor | None, s: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor, float]:
-        """A random n of the B examples, and what makes their variance unbiased for the batch's.
-
-        A variance about the mean of n of B examples, drawn without replacement, is short by
-        (n−1)/n against the batch's own (B−1)/B.
-        """
-        size, n = len(x), min(len(x), max(2, round(self.fraction * len(x))))
-        if not self.training or n == size:
-            return x, y, s, 1.0
-        chosen = torch.randperm(size, device=x.device, generator=self.generator(x.device))[:n]
-        correction = (n / (n - 1)) * ((size - 1) / size) if self.centre.of_batch else 1.0
-        return x[chosen], None if y is None else y[chosen], s[chosen], correction
-
     def _residuals(
         self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor
     ) -> tuple[Terms, Backend]:
         model = unwrapped(model)
         f = Probed(model, self.probe, y)
+        # Looking for trouble, and at values, costs time: once for each model.
+        first = self._chosen is None or self._chosen[0]() is not model
+        check_inputs(x, s, finite=first)
         with frozen(model):
-            first = self._chosen is None or self._chosen[0]() is not model
-            if first:
-                check_inputs(x, s)
-                backend = self.backend
-                if backend == "auto":
-                    backend = choose_backend(f, x, self.operator)
-            else:
-                assert self._chosen is not None
+            if self._chosen is not None and not first:
                 backend = self._chosen[1]
-                if s.shape != x.shape:
-                    check_inputs(x, s)
+            elif self.backend == "auto":
+                backend = choose_backend(f, x, self.operator)
+            else:
+                backend = self.backend
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,
                 probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
@@ -207,15 +196,17 @@ class SteinPenalty(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What a resumed run needs to draw the same directions at the same calls."""
-        state = None if self._generator is None else self._generator.get_state()
+        source = self._generator
+        state = None if source is None else (str(source.device), source.get_state())
         return {"calls": self.calls, "generator": state}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore :meth:`get_extra_state`."""
         self.calls = state["calls"]
         if state["generator"] is not None:
-            self._generator = self._generator or torch.Generator()
-            self._generator.set_state(state["generator"])
+            device, random_state = state["generator"]
+            self._generator = self._generator or torch.Generator(device)
+            self._generator.set_state(random_state)
 
     def extra_repr(self) -> str:
         shown = {

@@ -123,8 +123,8 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> Backend:
     return backend
 
 
-def check_inputs(x: Tensor, s: Tensor) -> None:
-    """Raise unless x and s are finite floats of one shape and s carries no graph."""
+def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
+    """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
     if not x.is_floating_point():
         raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
     if x.ndim < 2:
@@ -136,7 +136,7 @@ def check_inputs(x: Tensor, s: Tensor) -> None:
         )
     if s.requires_grad:
         raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
-    for name, tensor in (("x", x), ("the score s", s)):
+    for name, tensor in (("x", x), ("the score s", s)) if finite else ():
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")

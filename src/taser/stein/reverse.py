@@ -13,12 +13,12 @@ def reverse(
 
     v: (K, B, *). `chunk` products are taken in one batched sweep (None: all of them).
     """
-    x, gradient = _gradient(f, x)
+    x, gradient = gradient_with_graph(f, x)
     drift = per_example(gradient * s)
     if operator == "first_order":
         return Terms.of(drift, None)
     laplacians = [
-        (_hessian_vector_products(gradient, x, vs) * vs).flatten(2).sum(2)
+        (hessian_vector_products(gradient, x, vs) * vs).flatten(2).sum(2)
         for vs in v.split(chunk or len(v))
     ]
     return Terms.of(drift, torch.cat(laplacians))
@@ -29,20 +29,20 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
 
     An oracle for tests and small d: the cost is d Hessian-vector products.
     """
-    x, gradient = _gradient(f, x)
+    x, gradient = gradient_with_graph(f, x)
     drift = per_example(gradient * s)
     if operator == "first_order":
         return Terms.of(drift, None)
     laplacian = torch.zeros_like(drift)
     for i in range(x[0].numel()):
-        unit = torch.zeros_like(x)
-        unit.flatten(1)[:, i] = 1.0
-        row = _hessian_vector_products(gradient, x, unit[None])[0]
+        unit = torch.zeros(x.flatten(1).shape, dtype=x.dtype, device=x.device)
+        unit[:, i] = 1.0
+        row = hessian_vector_products(gradient, x, unit.view(1, *x.shape))[0]
         laplacian = laplacian + row.flatten(1)[:, i]
     return Terms.of(drift, laplacian[None])
 
 
-def _gradient(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
+def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
     """x as a leaf, and ∇f(x) with its graph."""
     x = x.detach().requires_grad_()
     value = values(f, x)
@@ -57,7 +57,7 @@ def _gradient(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
     return x, gradient
 
 
-def _hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
+def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
     """∇²f v_k for v: (k, B, *), with a graph for the parameters; zero where f is linear."""
     if not gradient.requires_grad:
         return torch.zeros_like(v)
@@ -65,7 +65,7 @@ def _hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
         try:
             products = _hessian_vector_product(gradient, x, v, batched=True)
         except RuntimeError:  # a kernel that cannot be batched (GroupNorm's), or no memory for it
-            return torch.cat([_hessian_vector_products(gradient, x, row) for row in v.split(1)])
+            return torch.cat([hessian_vector_products(gradient, x, row) for row in v.split(1)])
         return torch.zeros_like(v) if products is None else products
     product = _hessian_vector_product(gradient, x, v[0], batched=False)
     return torch.zeros_like(v) if product is None else product[None]

@@ -1,0 +1,137 @@
+"""The shift bound: how far the residual's mean can move when the inputs do."""
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from taser.stein.guards import Backend
+from taser.stein.terms import Function
+
+from .batches import Residuals, per_row, row_slices
+from .estimate import Estimate
+from .shifts import LogRatio
+
+TINY = torch.finfo(torch.float64).tiny
+FEWEST = 50
+"""Effective samples under which a mean and its standard error say little."""
+
+
+@dataclass(frozen=True)
+class ShiftBound:
+    """Both sides of |E_q[L_p f]| ≤ ρ √E_p[(L_p f)²].
+
+    response: E_q[L_p f]; rho: ρ, √χ²(q‖p) as estimated or as given; bound: the right side;
+    slack: bound − |response|, with the standard error of that difference; effective_n: how many
+    draws from q the weighted draws from p are worth.
+    """
+
+    response: Estimate
+    rho: float
+    bound: Estimate
+    slack: Estimate
+    effective_n: float
+
+    @property
+    def tightness(self) -> float:
+        """|response|/bound: 1 where Cauchy–Schwarz is an equality; nan if the bound is zero."""
+        return abs(self.response.value) / self.bound.value if self.bound.value else math.nan
+
+    def holds(self, *, z: float = 4.0) -> bool:
+        """Whether the response keeps within the bound, give or take z standard errors."""
+        return self.slack.value >= -z * self.slack.stderr
+
+
+@torch.no_grad()
+def shift_bound(
+    f: Function,
+    x: Tensor,
+    s: Tensor,
+    log_ratio: LogRatio,
+    *,
+    rho: float | None = None,
+    backend: Backend = "reverse",
+    probes: int = 1,
+    step: float | None = None,
+    generator: torch.Generator | None = None,
+    batch: int = 256,
+) -> ShiftBound:
+    """|E_q[L_p f]| ≤ ρ √E_p[(L_p f)²] for ρ² = χ²(q‖p) (sup-shift-bound), from x ~ p.
+
+    f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; s: like x, the score there;
+    log_ratio: (B, *) → (B,), log q/p up to a constant, for the importance weights.
+    It rests on E_p[L_p f] = 0, so a wrong score can break it. The response is known to no better
+    than the residual's spread over √n, so a shift with ρ of the order 1/√n cannot be judged.
+
+    rho
+        √χ²(q‖p) if it is known, or the radius of a ball that holds q; by default it is estimated
+        from the weights, which underestimate it when they are few or uneven.
+    backend, probes, step, generator, batch
+        As for :func:`stein_identity`. E_p[(L_p f)²] is taken without bias from two probe sets.
+    """
+    if rho is not None and not 0 <= rho < math.inf:
+        raise ValueError(f"rho should be a finite number that is not negative; got {rho}")
+    first, second = Residuals(backend, probes, step, generator, batch).pair(f, x, s)
+    r, r_squared = (first + second).double() / 2, first.double() * second.double()
+    ratio = _density_ratio(log_ratio, x, batch)  # q/p
+    effective_n = len(x) / float(ratio.square().mean())
+    if effective_n < FEWEST:
+        warnings.warn(
+            f"the importance weights have collapsed: {len(x)} draws from p are worth "
+            f"{effective_n:.1f} from q. Use more draws, or a smaller shift",
+            stacklevel=3,  # past the decorator, at the caller's line
+        )
+    # Each (n,): the quantity's own value as the mean, and as the spread what one sample changes
+    # in it to first order (the delta method), so that standard errors follow from all of them.
+    responses = _mean_under(ratio, r)
+    norms = _root_of_mean(r_squared)
+    rhos = _root_chi2(ratio) if rho is None else torch.full_like(ratio, rho)
+    bounds = rhos.mean() * norms + (rhos - rhos.mean()) * norms.mean()
+    return ShiftBound(
+        response=Estimate.of(responses),
+        rho=float(rhos.mean()),
+        bound=Estimate.of(bounds),
+        slack=Estimate.of(bounds - responses.mean().sign() * responses),
+        effective_n=effective_n,
+    )
+
+
+def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
+    """q/p at x ~ p, (n,), scaled to the mean 1 that it has under p."""
+    log_weights = torch.cat(
+        [per_row("log_ratio", log_ratio, x[rows]) for rows in row_slices(len(x), batch)]
+    )
+    largest = log_weights.max()
+    if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
+        raise ValueError(f"log_ratio should be finite at the draws from p; got {float(largest)}")
+    weights = (log_weights.double() - largest).exp()
+    return weights / weights.mean()
+
+
+def _mean_under(ratio: Tensor, r: Tensor) -> Tensor:
+    """E_q[r] = E_p[(q/p) r]."""
+    mean = (ratio * r).mean()
+    return mean + ratio * (r - mean)
+
+
+def _root_of_mean(squares: Tensor) -> Tensor:
+    """√E[squares]."""
+    mean = squares.mean()
+    if mean <= 0 and bool(squares.any()):  # a product of two estimates can be negative
+        raise ValueError(
+            f"E_p[(L_p f)²] is positive, but its estimate is {float(mean):.3g}: the probes drown "
+            "it. Use more probes, more samples or backend='exact'"
+        )
+    root = mean.sqrt()
+    return root + (squares - mean) / (2 * root).clamp_min(TINY)
+
+
+def _root_chi2(ratio: Tensor) -> Tensor:
+    """ρ = √χ²(q‖p), where χ²(q‖p) = E_p[(q/p − 1)²]."""
+    excess = ratio - 1
+    chi2 = excess.square().mean()
+    root = chi2.sqrt()
+    # The last term is there because the ratio is scaled by a mean that is itself an estimate.
+    return root + (excess.square() - chi2 - 2 * chi2 * excess) / (2 * root).clamp_min(TINY)
