@@ -1,0 +1,156 @@
+"""Batches out of one tensor, in an order that a resumed run finds again."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .split import Split
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split.
+
+    Can be taken apart: x, y, s, index = batch.
+    """
+
+    x: Tensor
+    y: Tensor
+    s: Tensor | None
+    index: Tensor
+
+    def __iter__(self) -> Iterator[Tensor | None]:
+        return iter((self.x, self.y, self.s, self.index))
+
+
+class Augmentation(Protocol):
+    """Changes images and their score fields alike, with draws from `generator`."""
+
+    def __call__(
+        self, x: Tensor, s: Tensor | None, *, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+class Batches:
+    """Iterating gives the batches of one epoch; iterating again gives the next epoch's.
+
+    Each batch is a function of the seed, the epoch and its number in the epoch, and of nothing
+    else. So (epoch, position) is all the state there is: save :meth:`state_dict` at any moment, and
+    the batches after :meth:`load_state_dict` are those that would have come. An epoch that was left
+    in the middle is taken up where it was left.
+
+    examples
+        A split, or a pair of tensors (x, y).
+    scores
+        (N, *), the score field of each example, such as a cache of it: a tensor or an array, which
+        may be mapped from disk and of half precision; batches have the type of x.
+    augment
+        For instance :class:`CropAndFlip`.
+    shuffle, drop_last
+        A new order in each epoch; leave out a last batch that is not full.
+    """
+
+    def __init__(
+        self,
+        examples: Split | tuple[Tensor, Tensor],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        scores: Tensor | np.ndarray | None = None,
+        augment: Augmentation | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        self._rows: Callable[[Tensor], Tensor]
+        if isinstance(examples, Split):
+            self._rows, self.y = examples.rows, examples.y
+        else:
+            self._rows, self.y = examples[0].__getitem__, examples[1]
+            if len(examples[0]) != len(self.y):
+                raise ValueError(f"x has {len(examples[0])} examples, but y has {len(self.y)}")
+        if scores is not None and len(scores) != len(self.y):
+            raise ValueError(
+                f"scores should have one row for each of the {len(self.y)} examples; "
+                f"got {tuple(scores.shape)}"
+            )
+        smallest = batch_size if drop_last else 1
+        if batch_size < 1 or len(self.y) < smallest:
+            raise ValueError(
+                f"batch_size should be at least 1, and {len(self.y)} examples give a batch; "
+                f"got batch_size={batch_size}, drop_last={drop_last}"
+            )
+        self.batch_size = batch_size
+        self.seed = seed
+        self.scores = scores
+        self.augment = augment
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.position = 0  # batches of this epoch that were handed out
+
+    def __len__(self) -> int:
+        """Batches in one epoch."""
+        full, rest = divmod(len(self.y), self.batch_size)
+        return full if self.drop_last or rest == 0 else full + 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = self._order()
+        while self.position < len(self):
+            start = self.position * self.batch_size
+            batch = self._batch(order[start : start + self.batch_size])
+            # Counted before it is handed out: a state saved after the step on it is past it.
+            self.position += 1
+            yield batch
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def _order(self) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(len(self.y))
+        return torch.randperm(len(self.y), generator=self._generator(0))
+
+    def _batch(self, index: Tensor) -> Batch:
+        there = index.to(self.y.device)
+        x, y = self._rows(there), self.y[there]
+        s = self._scores(index, x)
+        if self.augment is not None:
+            x, s = self.augment(x, s, generator=self._generator(1 + self.position))
+        return Batch(x, y, s, index)
+
+    def _scores(self, index: Tensor, x: Tensor) -> Tensor | None:
+        if self.scores is None:
+            return None
+        if isinstance(self.scores, Tensor):
+            rows = self.scores[index.to(self.scores.device)]
+        else:
+            rows = torch.from_numpy(self.scores[index.numpy()])  # a copy of these rows alone
+        return rows.to(x.device, x.dtype)
+
+    def _generator(self, purpose: int) -> torch.Generator:
+        """A source of randomness for one purpose in this epoch: 0 its order, k + 1 its batch k."""
+        # The CPU generator uses 32 bits of its seed, so all three numbers are mixed into those.
+        mixed = np.random.SeedSequence((self.seed, self.epoch, purpose)).generate_state(1)
+        return torch.Generator().manual_seed(int(mixed[0]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration stands, and what it is an iteration of."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where :meth:`state_dict` was taken; the data and options have to be the same."""
+        for name, here in self._identity().items():
+            if state.get(name) != here:
+                raise ValueError(
+                    f"the saved state is of batches with {name}={state.get(name)}; here it is "
+                    f"{here}, which would give other batches"
+                )
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "examples": len(self.y), "batch_size": self.batch_size, "seed": self.seed,
+            "shuffle": self.shuffle, "drop_last": self.drop_last,
+        }  # fmt: skip

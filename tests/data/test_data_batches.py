@@ -1,0 +1,140 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from taser.data import Batch, Batches, CropAndFlip, Split
+
+
+def split(n: int = 23) -> Split:
+    x = torch.rand(n, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    return Split(x, torch.arange(n))
+
+
+def same(one: Batch, two: Batch) -> bool:
+    pairs = zip(one, two, strict=True)
+    return all((a is None and b is None) or torch.equal(a, b) for a, b in pairs)
+
+
+def test_an_epoch_gives_every_example_once() -> None:
+    batches = Batches(split(), 5)
+    indices = [batch.index for batch in batches]
+    assert [len(index) for index in indices] == [5, 5, 5, 5, 3]
+    assert len(batches) == 5
+    assert torch.cat(indices).sort().values.tolist() == list(range(23))
+
+
+def test_rows_belong_together() -> None:
+    data = split()
+    scores = -data.x
+    for x, y, s, index in Batches(data, 5, scores=scores):
+        assert x is not None
+        assert s is not None
+        assert torch.equal(x, data.x[index])
+        assert torch.equal(y, data.y[index])
+        assert torch.equal(s, -x)
+
+
+def test_each_epoch_and_each_seed_has_its_own_order() -> None:
+    batches, other = Batches(split(), 23), Batches(split(), 23, seed=1)
+    orders = {tuple(batch.index.tolist()) for each in (batches, batches, other) for batch in each}
+    assert len(orders) == 3
+
+
+def test_without_shuffle_the_order_is_that_of_the_split() -> None:
+    batches = Batches(split(), 10, shuffle=False)
+    assert torch.cat([batch.index for batch in batches]).tolist() == list(range(23))
+
+
+def test_drop_last_leaves_full_batches_only() -> None:
+    batches = Batches(split(), 5, drop_last=True)
+    assert [len(batch.x) for batch in batches] == [5, 5, 5, 5]
+    assert len(batches) == 4
+
+
+@pytest.mark.parametrize("stop", [0, 3, 5, 7, 12])
+def test_a_resumed_run_sees_the_same_batches(stop: int) -> None:
+    """Whatever was drawn elsewhere in between; at the edge of an epoch as in the middle."""
+    data = split()
+
+    def fresh() -> Batches:
+        return Batches(data, 5, seed=3, scores=data.x * 2, augment=CropAndFlip(2))
+
+    def run(batches: Batches, saved: dict | None = None, until: int = 15) -> tuple[list, dict]:
+        seen, state = [], batches.state_dict()
+        while batches.epoch < 3:
+            for batch in batches:
+                seen.append(batch)
+                state = batches.state_dict()
+                if saved is None and len(seen) == until:
+                    return seen, state
+        return seen, state
+
+    whole, _ = run(fresh())
+    first, state = run(fresh(), until=stop) if stop else ([], fresh().state_dict())
+    torch.rand(100)
+    resumed = fresh()
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    rest, _ = run(resumed, saved=state)
+    assert len(whole) == 15
+    assert len(first) + len(rest) == 15
+    assert all(same(one, two) for one, two in zip(whole, first + rest, strict=True))
+
+
+def test_an_epoch_left_in_the_middle_is_taken_up_there() -> None:
+    batches = Batches(split(), 5)
+    indices = []
+    for batch in batches:
+        indices.append(batch.index)
+        if len(indices) == 2:
+            break
+    indices += [batch.index for batch in batches]
+    assert batches.epoch == 1
+    assert torch.cat(indices).sort().values.tolist() == list(range(23))
+
+
+def test_augmentation_moves_image_and_score_together() -> None:
+    data = split()
+    moved = 0
+    for batch in Batches(data, 5, scores=3 * data.x, augment=CropAndFlip(2)):
+        assert batch.s is not None
+        torch.testing.assert_close(batch.s, 3 * batch.x)
+        moved += not torch.equal(batch.x, data.x[batch.index])
+    assert moved > 0
+
+
+def test_augmentation_differs_between_batches_and_epochs() -> None:
+    x = torch.rand(1, 1, 6, 6).expand(20, 1, 6, 6).contiguous()
+    batches = Batches((x, torch.zeros(20)), 10, augment=CropAndFlip(2))
+    seen = [batch.x for batch in batches] + [batch.x for batch in batches]
+    assert all(not torch.equal(seen[a], seen[b]) for a in range(4) for b in range(a))
+
+
+def test_scores_may_be_mapped_from_disk_in_half_precision(tmp_path: Path) -> None:
+    data = split()
+    np.save(tmp_path / "scores.npy", (-data.x).half().numpy())
+    scores = np.load(tmp_path / "scores.npy", mmap_mode="r")
+    for batch in Batches(data, 5, scores=scores):
+        assert batch.s is not None
+        assert batch.s.dtype == torch.float32
+        torch.testing.assert_close(batch.s, -batch.x, atol=1e-3, rtol=0)
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="x has 4 examples, but y has 3"):
+        Batches((torch.rand(4, 2), torch.zeros(3)), 2)
+    with pytest.raises(ValueError, match=r"each of the 23 examples; got \(22, 1, 6, 6\)"):
+        Batches(split(), 5, scores=torch.zeros(22, 1, 6, 6))
+    with pytest.raises(ValueError, match="at least 1"):
+        Batches(split(), 0)
+    with pytest.raises(ValueError, match="batch_size=24, drop_last=True"):
+        Batches(split(), 24, drop_last=True)
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", 1), ("batch_size", 6), ("examples", 24)])
+def test_state_of_other_batches_is_refused(name: str, value: int) -> None:
+    state = {**Batches(split(), 5).state_dict(), name: value}
+    with pytest.raises(ValueError, match=f"batches with {name}={value}"):
+        Batches(split(), 5).load_state_dict(state)

@@ -1,0 +1,83 @@
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from taser.data import DamagedCache, Fetchable, cache_root, cached, fetch, load
+
+
+@pytest.fixture
+def root(
+    small_cifar: Fetchable, row_files: dict, as_tar: Callable[[dict], Path], tmp_path: Path
+) -> Path:
+    """A cache with the small CIFAR-10 in it."""
+    fetch(small_cifar.name, root=tmp_path / "cache", source=as_tar(row_files))
+    return tmp_path / "cache"
+
+
+def test_root_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("TASER_CACHE", raising=False)
+    assert cache_root() == tmp_path / ".cache" / "taser"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_root() == tmp_path / "xdg" / "taser"
+    monkeypatch.setenv("TASER_CACHE", "~/data")
+    assert cache_root() == tmp_path / "data"
+    assert cache_root("/elsewhere") == Path("/elsewhere")
+
+
+def test_environment_is_heeded_by_load(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASER_CACHE", str(root))
+    assert len(load("cifar10", validation=0.2).train) == 40
+
+
+def test_absent_data_says_how_to_fetch_it(small_cifar: Fetchable, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="`taser data fetch cifar10`"):
+        load(small_cifar.name, root=tmp_path)
+
+
+def test_truncated_file_counts_as_absent(root: Path) -> None:
+    file = root / "cifar10" / "x_train.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert cached("cifar10", root=root) is None
+    with pytest.raises(FileNotFoundError, match="not in the cache"):
+        load("cifar10", root=root)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "cifar10"}'])
+def test_damaged_manifest_counts_as_absent(root: Path, content: str) -> None:
+    (root / "cifar10" / "manifest.json").write_text(content)
+    assert cached("cifar10", root=root) is None
+
+
+def test_manifest_of_another_format_counts_as_absent(root: Path) -> None:
+    file = root / "cifar10" / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 2}))
+    assert cached("cifar10", root=root) is None
+
+
+@pytest.mark.parametrize("place", [0, 5000])
+def test_one_changed_byte_is_noticed_without_verify(root: Path, place: int) -> None:
+    file = root / "cifar10" / "x_train.npy"
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedCache, match="remove that folder and run"):
+        load("cifar10", root=root)
+
+
+def test_verify_notices_data_that_was_replaced_whole(root: Path) -> None:
+    """Arrays and checksums that agree with each other, but are not CIFAR-10."""
+    folder = root / "cifar10"
+    entries = json.loads((folder / "manifest.json").read_text())
+    (folder / "y_train.npy").write_bytes(
+        (folder / "y_train.npy").read_bytes()[:-50] + bytes([1, 0] * 25)
+    )
+    entries["checksums"]["y_train"] = zlib.crc32(bytes([1, 0] * 25))
+    (folder / "manifest.json").write_text(json.dumps(entries))
+    load("cifar10", root=root, validation=0.2)
+    with pytest.raises(DamagedCache, match="are not those that were fetched"):
+        load("cifar10", root=root, verify=True)

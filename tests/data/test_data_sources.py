@@ -1,0 +1,220 @@
+import gzip
+import importlib
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taser.data import FetchError
+from taser.data.cifar10 import CIFAR10
+from taser.data.fashion_mnist import FASHION_MNIST
+from taser.data.mnist import MNIST
+from taser.data.sources import read_layouts
+from taser.data.sources.cifar_batches import unpickle_batch
+from taser.data.sources.idx import decode_idx
+from taser.data.sources.image_rows import decode_rows
+from taser.data.sources.members import read_members
+
+Files = dict[str, bytes]
+Write = Callable[[Files], Path]
+
+
+def assert_is(path: Path, known: object, arrays: dict[str, np.ndarray]) -> None:
+    train, test = read_layouts(path, known.layouts)  # type: ignore[attr-defined]
+    found = (train.x, train.y, test.x, test.y)
+    for one, two in zip(found, arrays.values(), strict=True):
+        assert one.dtype == np.uint8
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("written", ["as_folder", "as_tar"])
+@pytest.mark.parametrize("files", ["batch_files", "row_files"])
+def test_cifar_layouts(
+    files: str, written: str, cifar_arrays: dict, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(written)(request.getfixturevalue(files))
+    assert_is(path, CIFAR10, cifar_arrays)
+
+
+@pytest.mark.parametrize("written", ["as_folder", "as_tar"])
+@pytest.mark.parametrize("files", ["idx_files", "gzipped_idx_files"])
+def test_idx_layouts(
+    files: str, written: str, mnist_arrays: dict, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(written)(request.getfixturevalue(files))
+    assert_is(path, MNIST, mnist_arrays)
+    assert_is(path, FASHION_MNIST, mnist_arrays)
+
+
+def test_folder_around_the_folder_is_understood(batch_files: Files, tmp_path: Path) -> None:
+    inner = tmp_path / "cifar-10-batches-py"
+    inner.mkdir()
+    for name, content in batch_files.items():
+        (inner / name).write_bytes(content)
+    assert len(read_layouts(tmp_path, CIFAR10.layouts)[0]) == 50
+
+
+def test_parquet_layout(cifar_arrays: dict, mnist_arrays: dict, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is optional and not installed")
+    arrow, parquet = (importlib.import_module(f"pyarrow{part}") for part in ("", ".parquet"))
+    from PIL import Image
+
+    def encoded(image: np.ndarray) -> dict:
+        buffer = io.BytesIO()
+        pixels = image.transpose(1, 2, 0)
+        Image.fromarray(pixels[..., 0] if len(image) == 1 else pixels).save(buffer, "PNG")
+        return {"bytes": buffer.getvalue(), "path": None}
+
+    for column, known, arrays in (("img", CIFAR10, cifar_arrays), ("image", MNIST, mnist_arrays)):
+        folder = tmp_path / column
+        folder.mkdir()
+        for part in ("train", "test"):
+            rows = [encoded(image) for image in arrays[f"x_{part}"]]
+            table = arrow.table({column: rows, "label": arrays[f"y_{part}"].astype(int)})
+            parquet.write_table(table, folder / f"{part}-00000-of-00001.parquet")
+        assert_is(folder, known, arrays)
+        file = folder / "train-00000-of-00001.parquet"
+        file.write_bytes(file.read_bytes()[:-9])
+        with pytest.raises(FetchError, match="wanted a Parquet file"):
+            read_layouts(folder, known.layouts)
+
+
+def test_missing_files_are_listed(batch_files: Files, as_folder: Write) -> None:
+    del batch_files["test_batch"]
+    with pytest.raises(FetchError, match=r"cifar-10-batches-py.*got data_batch_1, data_batch_2"):
+        read_layouts(as_folder(batch_files), CIFAR10.layouts)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
+def test_truncated_archive_is_refused(batch_files: Files, as_tar: Write, share: float) -> None:
+    path = as_tar(batch_files)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(FetchError, match="truncated, damaged or no tar archive"):
+        read_layouts(path, CIFAR10.layouts)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tgz").write_bytes(b"hello")
+    with pytest.raises(FetchError, match="no tar archive"):
+        read_members(tmp_path / "x.tgz", ["*"])
+    with pytest.raises(FetchError, match="no file or folder at"):
+        read_members(tmp_path / "y.tgz", ["*"])
+
+
+def test_archive_cannot_reach_outside(tmp_path: Path) -> None:
+    """Neither by its members' names nor by links; and nothing is written at all."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    path = tmp_path / "evil.tar"
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo("../../escaped")
+        member.size = 4
+        archive.addfile(member, io.BytesIO(b"evil"))
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            link = tarfile.TarInfo(f"link{kind.decode()}")
+            link.type, link.linkname = kind, str(secret)
+            archive.addfile(link)
+    before = set(tmp_path.rglob("*"))
+    assert read_members(path, ["*"]) == {"escaped": b"evil"}
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_absurdly_large_member_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.tar"
+    member = tarfile.TarInfo("test_batch")
+    member.size = 2**40
+    path.write_bytes(member.tobuf() + b"\0" * 1024)
+    with pytest.raises(FetchError, match="says it has 1,099,511,627,776 bytes"):
+        read_members(path, ["test_batch"])
+
+
+class Evil:
+    def __reduce__(self) -> tuple:
+        return os.system, ("echo evil",)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickled_code_is_refused(protocol: int, capfd: pytest.CaptureFixture) -> None:
+    content = pickle.dumps({b"data": Evil(), b"labels": []}, protocol=protocol)
+    with pytest.raises(FetchError, match=r"asks for \w+\.system"):
+        unpickle_batch(content)
+    assert "evil" not in capfd.readouterr().out
+
+
+def test_pickles_of_old_protocols_and_of_python_2_are_read() -> None:
+    x, y = np.arange(2 * 3072, dtype=np.uint32).astype(np.uint8).reshape(2, 3072), [3, 4]
+    for protocol in range(5):
+        for keys in ((b"data", b"labels"), ("data", "labels")):
+            batch = unpickle_batch(pickle.dumps(dict(zip(keys, (x, y), strict=True)), protocol))
+            assert np.array_equal(batch.x.reshape(2, -1), x)
+            assert batch.y.tolist() == y
+    # As Python 2 wrote it: text is bytes, and numpy.core is where the function was.
+    old = (
+        b"\x80\x02}q\x00(U\x04dataq\x01cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\n"
+        b"K\x00\x85U\x01b\x87Rq\x03(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T\x00\x0c\x00\x00"
+        + x[0].tobytes()
+        + b"tbU\x06labelsq\x04]q\x05K\x07au."
+    )
+    batch = unpickle_batch(old)
+    assert np.array_equal(batch.x.reshape(-1), x[0])
+    assert batch.y.tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), "array of 'f8'"),
+        (pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [0, 1]}), "no batch"),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), "no batch"),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 999]}), "no batch"),
+        (pickle.dumps([1, 2]), "no batch"),
+        (pickle.dumps({"labels": []}), "no batch"),
+        (b"", "truncated"),
+        (
+            pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]})[:-50],
+            "truncated",
+        ),
+    ],
+)
+def test_what_is_no_batch_is_refused(content: bytes, says: str) -> None:
+    with pytest.raises(FetchError, match=says):
+        unpickle_batch(content)
+
+
+def test_damaged_idx_is_refused(idx_files: Files) -> None:
+    content = idx_files["train-labels-idx1-ubyte"]
+    for bad, says in (
+        (content[:-1], "shape .* but holds 49 bytes"),
+        (gzip.compress(content)[:-9], "gzipped IDX file is truncated"),
+        (b"\0\0\x0d\x01" + content[4:], "wanted an IDX file of bytes"),
+        (b"<html>", "begins b'<htm'"),
+        (b"", "wanted an IDX file"),
+    ):
+        with pytest.raises(FetchError, match=says):
+            decode_idx(bad)
+
+
+def test_labels_that_do_not_fit_their_images_are_refused(
+    idx_files: Files, as_folder: Write
+) -> None:
+    idx_files["train-labels-idx1-ubyte"] = idx_files["t10k-labels-idx1-ubyte"]
+    with pytest.raises(FetchError, match=r"does not hold the four IDX files.*y of \(10,\)"):
+        read_layouts(as_folder(idx_files), MNIST.layouts)
+
+
+def test_damaged_rows_are_refused(row_files: Files, as_folder: Write) -> None:
+    content = row_files["test_batch.png"]
+    with pytest.raises(FetchError, match="a PNG of images is truncated"):
+        decode_rows(content[: len(content) // 2])
+    with pytest.raises(FetchError, match="a PNG of images is truncated"):
+        decode_rows(b"GIF89a")
+    row_files["test_lables.json"] = b"[1, 2]"
+    with pytest.raises(FetchError, match="50 and 10 images, but 50 and 2 labels"):
+        read_layouts(as_folder(row_files), CIFAR10.layouts)

