@@ -1,10 +1,32 @@
 """Scores: s(x) ≈ ∇log p(x) of the training inputs, (B, *) → (B, *), always detached."""
 
+from .adapters import from_diffusers, from_edm
 from .affine import Affine
+from .denoiser import Denoiser
+from .denoising import DenoisingScore, Scaled, normalised
 from .density import Density
+from .fit import FitConfig, fit
 from .gaussian import Gaussian
 from .kernel_density import KernelDensity
 from .mixture import GaussianMixture
+from .noise import sigma_of, timestep_of
 from .protocol import Score
 
-__all__ = ["Affine", "Density", "Gaussian", "GaussianMixture", "KernelDensity", "Score"]
+__all__ = [
+    "Affine",
+    "Denoiser",
+    "DenoisingScore",
+    "Density",
+    "FitConfig",
+    "Gaussian",
+    "GaussianMixture",
+    "KernelDensity",
+    "Scaled",
+    "Score",
+    "fit",
+    "from_diffusers",
+    "from_edm",
+    "normalised",
+    "sigma_of",
+    "timestep_of",
+]

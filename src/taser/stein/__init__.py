@@ -1,5 +1,6 @@
 """The Stein operator: directions, residuals by four backends, the penalty, the identities."""
 
+from . import identities
 from .directions import directions
 from .guards import UnsupportedLayer
 from .penalty import Calibration, SteinPenalty
@@ -12,5 +13,6 @@ __all__ = [
     "SteinPenalty",
     "UnsupportedLayer",
     "directions",
+    "identities",
     "stein_residual",
 ]

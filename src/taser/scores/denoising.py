@@ -1,0 +1,77 @@
+"""The score of the noised data, from any denoiser: Tweedie's formula, written once."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Denoise = Callable[[Tensor, float], Tensor]
+"""(x + σε, σ) → E[x | x + σε], in the coordinates of x: (B, *) → (B, *)."""
+
+
+class DenoisingScore(nn.Module):
+    """s_σ(x) = (D(x; σ) − x)/σ², the score of the data's law after noise of deviation σ.
+
+    D(x; σ) = E[x₀ | x₀ + σε = x] is the posterior mean, which is what every diffusion model
+    learns, in one parameterisation or another (Tweedie's formula).
+
+    Called at a clean x it gives s_σ(x), as the paper uses it. The Stein identity holds for s_σ at
+    noised points, which :meth:`noised` draws.
+    """
+
+    def __init__(self, denoise: Denoise, sigma: float) -> None:
+        super().__init__()
+        if not sigma > 0:
+            raise ValueError(f"sigma should be positive, in the units of the inputs; got {sigma}")
+        self.denoise = denoise
+        self.sigma = float(sigma)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """s_σ at x itself: (B, *) → (B, *), detached."""
+        denoised = self.denoise(x, self.sigma)
+        if denoised.shape != x.shape:
+            raise ValueError(
+                f"the denoiser should return the shape it was given, {tuple(x.shape)}; got "
+                f"{tuple(denoised.shape)}: is it a score model for such inputs?"
+            )
+        return ((denoised - x) / self.sigma**2).to(x.dtype).detach()
+
+    @torch.no_grad()
+    def noised(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """A draw x_σ = x + σε and the score there, both (B, *)."""
+        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        moved = x + self.sigma * noise
+        return moved, self(moved)
+
+    def extra_repr(self) -> str:
+        return f"sigma={self.sigma:g}"
+
+
+class Scaled(nn.Module):
+    """c·s(x): a score of another size, as the paper's c_t makes it. No longer ∇log of anything."""
+
+    def __init__(self, score: Callable[[Tensor], Tensor], factor: float) -> None:
+        super().__init__()
+        self.score = score
+        self.factor = float(factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, *), detached."""
+        return self.factor * self.score(x)
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor:g}"
+
+
+def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> Scaled:
+    """The score times c, with the standard deviation on x that it has at the reference level.
+
+    c_t = std(s_ref)/std(s_t), both measured on x: (N, *). That is the aim the paper states, one
+    size of score across timesteps; its formula has the ratio upside down.
+    """
+    reference = DenoisingScore(score.denoise, reference_sigma)(x).std()
+    here = score(x).std()
+    if not float(here) > 0:
+        raise ValueError("the score is constant on x, so it has no size to normalise")
+    return Scaled(score, float(reference / here))

@@ -1,0 +1,63 @@
+"""A cache gives back the scores it was made of, and refuses to give anything else."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from taser.scores import Gaussian
+from taser.scores.cache import StaleCache, read_cache, weights_hash, write_cache
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    score = Gaussian(torch.zeros(2, 3))
+    x = torch.randn(10, 2, 3, generator=torch.Generator().manual_seed(0))
+    write_cache(tmp_path, score, x, data="abc", model=weights_hash(score), sigma=0.1, batch=4)
+    return tmp_path
+
+
+def test_it_gives_back_the_scores_in_half_precision(folder: Path) -> None:
+    score = Gaussian(torch.zeros(2, 3))
+    x = torch.randn(10, 2, 3, generator=torch.Generator().manual_seed(0))
+    scores = read_cache(folder, data="abc", model=weights_hash(score), sigma=0.1)
+    assert scores.dtype == np.float16
+    torch.testing.assert_close(torch.tensor(scores).float(), score(x), rtol=1e-3, atol=1e-3)
+
+
+def test_another_model_data_or_level_is_stale(folder: Path) -> None:
+    other = weights_hash(Gaussian(torch.ones(2, 3)))
+    for entry in ({"data": "abd"}, {"model": other}, {"sigma": 0.2}):
+        with pytest.raises(StaleCache, match="anew"):
+            read_cache(folder, **entry)
+
+
+def test_damage_is_seen(folder: Path) -> None:
+    file = folder / "scores.npy"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StaleCache, match="damaged"):
+        read_cache(folder)
+    file.write_bytes(content[:-20])
+    with pytest.raises(StaleCache, match="cannot be read"):
+        read_cache(folder, verify=False)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(StaleCache, match="no whole score cache"):
+        read_cache(folder)
+
+
+def test_an_interrupted_write_leaves_no_cache(folder: Path) -> None:
+    def fails(_x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="memory"):
+        write_cache(folder, fails, torch.zeros(4, 2), data="", model="", sigma=0.1)
+    with pytest.raises(StaleCache, match="no whole"):
+        read_cache(folder)
+
+
+def test_scores_too_large_for_half_precision_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="half precision"):
+        write_cache(tmp_path, lambda x: 1e6 * x, torch.ones(4, 2), data="", model="", sigma=0.1)
