@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from .common import Root, progress_bar
+from .common import Out, Root, progress_bar, show
 
-app = typer.Typer(help="Score models: fit them.", no_args_is_help=True)
+app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
 
 
 @app.command()
@@ -52,3 +52,58 @@ def fit(
         )
     fitted.save(out, half=half)
     typer.echo(f"{fitted.extra_repr()}\nwritten to {out}")
+
+
+@app.command()
+def check(
+    model: Annotated[Path, typer.Argument(help="A file written by `taser score fit`.")],
+    data: Annotated[str, typer.Option(help="The data set it was fitted to.")] = "digits",
+    out: Out = Path("out/score"),
+    examples: Annotated[int, typer.Option(min=2, help="Held-out examples.")] = 1000,
+    root: Root = None,
+) -> None:
+    """Measure a score model on held-out data: error, Stein identity, kernel test, samples.
+
+    Example: taser score check digits.safetensors --data digits
+    """
+    from taser.data import load
+    from taser.evaluation.score_quality import score_quality
+    from taser.report import score_quality as report
+    from taser.scores import Denoiser
+    from taser.scores.sampler import sample
+
+    denoiser = Denoiser.load(model)
+    dataset = load(data, root=root)
+    held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
+    with progress_bar() as progress:
+        quality = score_quality(denoiser, dataset.train.x, held_out[:examples], progress=progress)
+        samples = sample(denoiser, 16) if held_out.ndim == 4 else None
+    typer.echo(report.table(quality).markdown())
+    show(report.write(quality, samples, f"{model.name} on {data}", out), report.summary(quality))
+
+
+@app.command()
+def cache(
+    model: Annotated[Path, typer.Argument(help="A file written by `taser score fit`.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
+    timestep: Annotated[int, typer.Option(help="DDPM timestep of the noise level.")] = 50,
+    root: Root = None,
+) -> None:
+    """Compute the score of every training example once, for training to read.
+
+    Example: taser score cache digits.safetensors --data digits --out out/digits-scores
+    """
+    from taser.data import load
+    from taser.scores import Denoiser
+    from taser.scores.cache import weights_hash, write_cache
+
+    denoiser = Denoiser.load(model)
+    train = load(data, root=root).train
+    score = denoiser.at(timestep=timestep)
+    with progress_bar() as progress:
+        write_cache(
+            out, score, train.x, data=train.hash, model=weights_hash(denoiser),
+            sigma=score.sigma, progress=progress,
+        )  # fmt: skip
+    typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")

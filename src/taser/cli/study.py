@@ -9,31 +9,33 @@ from .common import Out, progress_bar, show
 
 app = typer.Typer(help="Experiments, each with a report.", no_args_is_help=True)
 Seeds = Annotated[int, typer.Option(min=1, help="Networks for every setting.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small run to try it; not to quote.")]
 
 
 @app.command()
-def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = 5) -> None:
+def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = 5, quick: Quick = False) -> None:
     """Regression of sin x: the paper's Table 1, with its figure.
 
     Example: taser study toy1d --seeds 3 --out out/toy1d
     """
     from taser.report import toy1d as report
-    from taser.studies import toy1d as experiment
+    from taser.studies.toy1d import QUICK, Config, run
 
     with progress_bar() as progress:
-        result = experiment.run(experiment.Config(seeds=tuple(range(seeds))), progress=progress)
+        result = run(QUICK if quick else Config(seeds=tuple(range(seeds))), progress=progress)
     show(report.write(result, out), report.summary(result))
 
 
 @app.command()
-def manifold2d(out: Out = Path("out/manifold2d"), seeds: Seeds = 3) -> None:
+def manifold2d(out: Out = Path("out/manifold2d"), seeds: Seeds = 3, quick: Quick = False) -> None:
     """A classifier on a curve in the plane: the paper's Figure 1, measured.
 
     Example: taser study manifold2d --out out/manifold2d
     """
     from taser.report import manifold2d as report
-    from taser.studies import manifold2d as experiment
+    from taser.studies.manifold2d import Config, run
 
+    config = Config.quick() if quick else Config(seeds=tuple(range(seeds)))
     with progress_bar() as progress:
-        result = experiment.run(experiment.Config(seeds=tuple(range(seeds))), progress=progress)
+        result = run(config, progress=progress)
     show(report.write(result, out), report.summary(result))

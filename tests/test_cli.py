@@ -1,0 +1,71 @@
+"""The command line as a user meets it: what works, what is refused, what the exit code says."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import taser
+from taser.cli import app
+
+runner = CliRunner()
+
+
+def run(*arguments: str | Path, code: int = 0) -> str:
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_version_and_help() -> None:
+    assert run("--version").strip() == f"taser {taser.__version__}"
+    for command in ((), ("data",), ("score",), ("study",), ("study", "toy1d")):
+        assert "Usage" in run(*command, "--help")
+
+
+@pytest.mark.parametrize("study", ["toy1d", "manifold2d"])
+def test_studies_say_what_they_found_and_write_a_page(study: str, tmp_path: Path) -> None:
+    said = run("study", study, "--quick", "--out", tmp_path)
+    assert "TASER" in said
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert {"results.json", "table.md"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_data_can_be_listed_and_looked_at(tmp_path: Path) -> None:
+    assert "cifar10         fetch" in run("data", "list", "--root", tmp_path)
+    assert "(1, 8, 8)" in run("data", "info", "digits")
+    assert "nothing to fetch" in run("data", "fetch", "digits")
+
+
+def test_a_score_is_fitted_checked_and_cached(tmp_path: Path) -> None:
+    model = tmp_path / "digits.safetensors"
+    run("score", "fit", "--data", "digits", "--out", model, "--steps", "20", "--width", "8")
+    said = run("score", "check", model, "--examples", "64", "--out", tmp_path / "check")
+    assert "best linear denoiser" in said
+    assert (tmp_path / "check" / "report.html").exists()
+    assert "1,295 examples" in run("score", "cache", model, "--out", tmp_path / "scores")
+    assert (tmp_path / "scores" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("data", "info", "digitz"), "did you mean 'digits'"),
+        (("data", "info", "nowhere.csv"), "no file or folder"),
+        (("score", "check", "absent.safetensors"), "absent.safetensors"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_one(arguments: tuple, message: str) -> None:
+    said = run(*arguments, code=1)
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = runner.invoke(app, ["--debug", "data", "info", "digitz"])
+    assert isinstance(result.exception, ValueError)
+
+
+def test_wrong_usage_has_exit_code_two() -> None:
+    run("study", "toy1d", "--seeds", "0", code=2)
+    run("study", "toy9d", code=2)
