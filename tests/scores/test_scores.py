@@ -85,6 +85,17 @@ def test_log_densities_are_normalised() -> None:
         assert abs(float(torch.trapezoid(p.log_prob(grid).exp(), grid[:, 0])) - 1) < 1e-8
 
 
+def test_scores_keep_their_precision_under_autocast_and_for_half_inputs() -> None:
+    points_, x = points(30, 4).float(), points(6, 4, seed=3).bfloat16()
+    for p in (KernelDensity(points_, 0.3), Gaussian(points_[0], 0.5)):
+        expected = p(x.float())
+        with torch.autocast("cpu", torch.bfloat16):
+            inside, half = p(x.float()), p(x)
+        torch.testing.assert_close(inside, expected)
+        torch.testing.assert_close(half, expected.bfloat16())
+    assert Gaussian(torch.zeros(2))(torch.ones(1, 2).double()).dtype == torch.float64
+
+
 def test_one_component_mixture_is_the_gaussian() -> None:
     x, mean, cov = points(6, 3), points(3), spd(3)
     torch.testing.assert_close(GaussianMixture(mean[None], cov)(x), Gaussian(mean, cov)(x))

@@ -1,9 +1,12 @@
 """What would be silently wrong is put right, or refused by name."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import cases
 import taser
@@ -161,6 +164,116 @@ def test_noise_in_the_model_is_refused_by_the_difference_alone() -> None:
     assert torch.isfinite(residual(model, case, backend="reverse")).all()
 
 
+class Checkpointed(nn.Module):
+    """A network that keeps no activations of its middle part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 6)
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.SiLU())
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.block, self.stem(x), use_reentrant=True))
+
+
+@pytest.mark.parametrize("backend", ["difference", "auto"])
+def test_reentrant_checkpointing_is_refused(backend: str) -> None:
+    case, model = cases.case("mlp"), Checkpointed().double()
+    with pytest.raises(UnsupportedLayer, match="recomputes a part of itself"):
+        taser.SteinPenalty(backend=backend)(  # type: ignore[arg-type]
+            model, case.x, case.y, case.s
+        )
+
+
+def test_an_operation_in_place_at_the_start_leaves_the_inputs_alone() -> None:
+    case = cases.case("mlp")
+    for backend in ("reverse", "exact", "difference", "auto"):
+        values = []
+        for inplace in (False, True):
+            x = case.x.clone()
+            model = nn.Sequential(nn.SiLU(inplace=inplace), case.model)
+            values.append(
+                taser.SteinPenalty(backend=backend)(  # type: ignore[arg-type]
+                    model, x, case.y, case.s
+                )
+            )
+            assert torch.equal(x, case.x)
+        torch.testing.assert_close(values[0], values[1])
+
+
+def test_auto_waits_for_curvature_that_it_can_see() -> None:
+    """A head of zeros, as in fine-tuning, hides what the rest of the network is."""
+
+    class Bent(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.sigmoid(x)
+
+    case = cases.case("mlp")
+    model = nn.Sequential(nn.Linear(6, 8), Bent(), nn.Linear(8, 3)).double()
+    nn.init.zeros_(model[2].weight)
+    penalty = taser.SteinPenalty()
+    for _ in range(2):
+        penalty(model, case.x, case.y, case.s)
+        assert penalty.last is not None
+        assert penalty.last.backend == "difference"
+        nn.init.normal_(model[2].weight)
+
+
+@pytest.mark.parametrize("shape", ["(B,)", "(B, m, k)", "tuple"])
+def test_auto_takes_outputs_of_any_form(shape: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+        def forward(self, x: Tensor) -> Any:
+            z = self.layers(x)
+            return {"(B,)": z[:, 0], "(B, m, k)": z.view(-1, 2, 2), "tuple": (z, x)}[shape]
+
+    def probe(outputs: Any, _y: Tensor | None) -> Tensor:
+        z = outputs[0] if isinstance(outputs, tuple) else outputs
+        return z.reshape(len(z), -1)[:, 0].square()
+
+    case, model = cases.case("mlp"), Net().double()
+    exact = taser.SteinPenalty(probe, backend="exact", center="none")
+    auto = taser.SteinPenalty(probe, center="none", probes=4000)
+    values = [p(model, case.x, None, case.s).item() for p in (exact, auto)]
+    assert values[1] == pytest.approx(values[0], rel=0.5)
+
+
+def test_auto_works_with_frozen_parameters() -> None:
+    case = cases.case("relu")
+    expected = taser.SteinPenalty()(case.model, case.x, case.y, case.s).detach()
+    value = taser.SteinPenalty()(case.model.requires_grad_(False), case.x, case.y, case.s)
+    torch.testing.assert_close(value.detach(), expected)
+
+
+def test_a_look_without_a_graph_does_not_vouch_for_one_with() -> None:
+    class Native(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.ops.aten.native_layer_norm(x, [6], None, None, 1e-5)[0]
+
+    case = cases.case("mlp")
+    model = nn.Sequential(Native(), case.model)
+    penalty = taser.SteinPenalty(backend="reverse")
+    with torch.no_grad():
+        penalty(model, case.x, case.y, case.s)
+    with pytest.raises(UnsupportedLayer, match="silently wrong"):
+        penalty(model, case.x, case.y, case.s)
+
+
+def test_one_example_does_not_vouch_for_many() -> None:
+    case = cases.case("mlp")
+    norm = nn.BatchNorm1d(6, track_running_stats=False).double()
+    model = nn.Sequential(nn.Unflatten(1, (6, 1)), norm, nn.Flatten(), case.model)
+    penalty = taser.SteinPenalty(backend="difference")
+    with pytest.raises((UnsupportedLayer, ValueError)):
+        penalty(model, case.x[:1], case.y[:1], case.s[:1])
+    with pytest.raises(UnsupportedLayer, match="couples the examples"):
+        penalty(model, case.x, case.y, case.s)
+
+
 def test_piecewise_linear_refuses_a_network_that_bends_and_names_the_layer() -> None:
     case = cases.case("batchnorm")
     with pytest.raises(UnsupportedLayer, match=r"layer '2' \(SiLU\)"):
@@ -171,7 +284,7 @@ def test_piecewise_linear_refuses_a_network_that_bends_and_names_the_layer() -> 
             return torch.stack([x.square().sum(1), x.sum(1), x[:, 0]], 1)
 
     mlp = cases.case("mlp")
-    with pytest.raises(UnsupportedLayer, match="Hidden"):
+    with pytest.raises(UnsupportedLayer, match="an operation in Hidden"):
         residual(Hidden(), mlp, backend="piecewise_linear")
 
 

@@ -1,6 +1,9 @@
 """Algorithm 1: centring, unbiasedness, laziness, logging, and a model left as it was."""
 
 import copy
+import pickle
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +12,8 @@ from torch import Tensor, nn
 import cases
 import taser
 from taser.probes import Logit, Margin, Output, Probed
+from taser.stein.residual import residual_terms
+from taser.stein.reverse import exact, reverse
 
 
 def residuals(case: cases.Case) -> Tensor:
@@ -76,6 +81,9 @@ def test_running_mean_rests_in_evaluation_mode(mlp: cases.Case) -> None:
     before = penalty.centre.value.clone()
     penalty.eval()(mlp.model, mlp.x + 1, mlp.y, mlp.s)
     assert torch.equal(penalty.centre.value, before)
+    r = residuals(mlp)
+    value = penalty(mlp.model, mlp.x[:2], mlp.y[:2], mlp.s[:2]).detach()
+    torch.testing.assert_close(value, (r[:2] - before).square().mean(), rtol=1e-6, atol=1e-6)
 
 
 def test_calibration_estimates_the_mean_residual(mlp: cases.Case) -> None:
@@ -153,20 +161,32 @@ def test_part_of_the_batch_is_unbiased(mlp: cases.Case, center: str) -> None:
     )
 
 
-@pytest.mark.parametrize("backend", ["reverse", "difference", "exact"])
-def test_the_model_is_left_as_it_was(backend: str) -> None:
-    case = cases.case("batchnorm")
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [("batchnorm", "reverse"), ("batchnorm", "difference"), ("batchnorm", "exact"),
+     ("batchnorm", "auto"), ("relu", "auto"), ("relu", "piecewise_linear")],
+)  # fmt: skip
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_left_as_it_was(name: str, backend: str, fails: bool) -> None:
+    case = cases.case(name)
     model = nn.Sequential(nn.Dropout(0.5), case.model)
     model.train()
     model[1][0].eval()
     model[1][0].weight.requires_grad_(False)
     model[1][3].weight.grad = torch.ones_like(model[1][3].weight)
     before = copy.deepcopy(model)
+    gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
     modes = [module.training for module in model.modules()]
     random_state = torch.get_rng_state()
     x = case.x.clone().requires_grad_()
     penalty = taser.SteinPenalty(backend=backend)  # type: ignore[arg-type]
-    penalty(model, x, case.y, case.s)
+    if fails:
+        penalty.probe = broken_probe
+        with pytest.raises(ZeroDivisionError):
+            penalty(model, x, case.y, case.s)
+        assert penalty.calls == 0
+    else:
+        penalty(model, x, case.y, case.s)
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), random_state)
     assert x.grad is None
@@ -174,10 +194,79 @@ def test_the_model_is_left_as_it_was(backend: str) -> None:
         before.state_dict().items(), model.state_dict().items(), strict=True
     ):
         assert torch.equal(was, now), name
-    for was, now in zip(before.parameters(), model.parameters(), strict=True):
+    for was, now, gradient in zip(before.parameters(), model.parameters(), gradients, strict=True):
         assert was.requires_grad == now.requires_grad
-        assert (now.grad is None) or torch.equal(now.grad, torch.ones_like(now))
+        assert (gradient is None) == (now.grad is None)
+        assert gradient is None or torch.equal(gradient, now.grad)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def broken_probe(_z: Tensor, _y: Tensor | None) -> Tensor:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda m: m.forward, lambda m: partial(m), lambda m: lambda x: m(x)]
+)
+def test_the_module_behind_a_callable_is_frozen_too(wrap: Callable) -> None:
+    case = cases.case("batchnorm")
+    expected = taser.SteinPenalty()(case.model, case.x, case.y, case.s)
+    model = case.model.train()
+    before = copy.deepcopy(model.state_dict())
+    value = taser.SteinPenalty()(wrap(model), case.x, case.y, case.s)
+    torch.testing.assert_close(value, expected)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_noise_in_the_model_does_not_touch_the_global_state(mlp: cases.Case) -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.1 * torch.randn_like(x)
+
+    state = torch.get_rng_state()
+    penalty = taser.SteinPenalty(backend="reverse")
+    penalty(nn.Sequential(Noisy(), mlp.model), mlp.x, mlp.y, mlp.s)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_it_survives_pickling_and_copying(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty(backend="reverse")
+    penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    twins = [copy.deepcopy(penalty), pickle.loads(pickle.dumps(penalty))]  # our own bytes
+    expected = penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    for twin in twins:
+        assert torch.equal(twin(mlp.model, mlp.x, mlp.y, mlp.s), expected)
+
+
+@pytest.mark.parametrize("options", [{"distribution": "gaussian"}, {"chunk": 1}])
+def test_options_reach_the_residual(
+    mlp: cases.Case, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict = {}
+
+    def spy(*arguments: object, **named: object) -> object:
+        given.update(named)
+        return residual_terms(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("taser.stein.penalty.residual_terms", spy)
+    taser.SteinPenalty(backend="reverse", probes=3, **options)(mlp.model, mlp.x, mlp.y, mlp.s)
+    assert given | options == given
+
+
+@pytest.mark.parametrize("center", [0.3, "running"])
+def test_two_probe_sets_share_a_centre_that_is_not_the_batch_mean(
+    mlp: cases.Case, center: float | str
+) -> None:
+    """R = mean of (one − c)(two − c), with c the given number or the mean of this first batch."""
+    penalty = taser.SteinPenalty(backend="reverse", center=center, unbiased=True, momentum=0.0)
+    value = penalty(mlp.model, mlp.x, mlp.y, mlp.s).item()
+    source = torch.Generator().manual_seed(0)
+    f = Probed(mlp.model, Margin(), mlp.y)
+    v = taser.stein.directions(mlp.x, 2, generator=source)
+    one, two = reverse(f, mlp.x, mlp.s, v, "langevin").per_probe.detach()
+    c = center if isinstance(center, float) else (0.5 * (one + two)).mean()
+    assert value == pytest.approx(float(((one - c) * (two - c)).mean()))
 
 
 def test_a_generator_of_the_users_is_used(mlp: cases.Case) -> None:
@@ -210,12 +299,23 @@ def test_the_record_tells_the_terms_apart(mlp: cases.Case, backend: str) -> None
     assert record is not None
     assert record.backend == backend
     torch.testing.assert_close(record.std.square(), value.detach())
+    v = taser.stein.directions(mlp.x, 1, generator=torch.Generator().manual_seed(0))
+    f = Probed(mlp.model, Margin(), mlp.y)
+    terms = (
+        exact(f, mlp.x, mlp.s, "langevin")
+        if backend == "exact"
+        else reverse(f, mlp.x, mlp.s, v, "langevin")
+    )
+    assert terms.laplacian is not None
+    torch.testing.assert_close(record.mean, terms.residual.mean().detach(), rtol=1e-5, atol=1e-5)
+    expected = terms.laplacian.std(correction=0).detach()
+    assert record.laplacian_std is not None
+    torch.testing.assert_close(record.laplacian_std, expected, rtol=1e-5, atol=1e-5)
     drift = taser.stein_residual(
         Probed(mlp.model, Margin(), mlp.y), mlp.x, mlp.s, operator="first_order"
     ).detach()
     assert record.drift_std is not None
     torch.testing.assert_close(record.drift_std, drift.std(correction=0), rtol=1e-5, atol=1e-5)
-    assert record.laplacian_std is not None
     numbers = record.numbers()
     assert set(numbers) == {"value", "mean", "std", "laplacian_std", "drift_std"}
     assert record.share(3 * value.detach(), weight=1.0) == pytest.approx(0.25)
@@ -270,6 +370,13 @@ def test_repr_shows_the_choices() -> None:
         ({"every": 0}, "at least 1"),
         ({"fraction": 0.0}, r"\(0, 1\]"),
         ({"momentum": 1.0}, r"\[0, 1\)"),
+        ({"every": 2.5}, "whole number"),
+        ({"probes": 1.5}, "whole number"),
+        ({"chunk": True}, "whole number"),
+        ({"center": float("nan")}, "finite number"),
+        ({"step": float("inf")}, "finite"),
+        ({"probe": "margin"}, "callable"),
+        ({"generator": 3}, "torch.Generator"),
     ],
 )
 def test_a_wrong_option_is_refused_at_construction(options: dict, message: str) -> None:
@@ -281,7 +388,8 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
     wrong = [
         ((mlp.x, mlp.y, mlp.s[:2]), r"got \(2, 6\)"),
         ((mlp.x, mlp.y + 3, mlp.s), "0…2"),
-        ((mlp.x, mlp.y[:3], mlp.s), r"4 rows.*3 labels|shape \(4,\)"),
+        ((mlp.x, mlp.y[:3], mlp.s), "each of the 4 inputs; got 3"),
+        ((mlp.x, mlp.y[:2], mlp.s), "each of the 4 inputs; got 2"),
         ((mlp.x, mlp.y, mlp.s * torch.inf), "finite"),
         ((mlp.x, mlp.y, mlp.s.clone().requires_grad_()), "detach"),
         ((mlp.x.long(), mlp.y, mlp.s), "int64"),

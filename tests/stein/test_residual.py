@@ -258,6 +258,7 @@ class Polynomial(nn.Module):
 
 
 GOOD = torch.ones(4, 3)
+TWO = torch.zeros(2, dtype=torch.long)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +280,7 @@ GOOD = torch.ones(4, 3)
         ((Polynomial(), GOOD, GOOD), {"backend": "piecewise_linear"}, "taser.probes.Probed"),
         ((Polynomial(), GOOD, GOOD), {"distribution": "uniform"}, "'rademacher' or 'gaussian'"),
         ((Polynomial(), GOOD, GOOD), {"probes": 0}, "at least 1"),
+        ((Probed(nn.Identity(), Margin(), TWO), GOOD, GOOD), {}, "4 inputs; got 2"),
         ((Polynomial(), GOOD, GOOD), {"step": -1.0}, "positive"),
         ((Polynomial(), GOOD, GOOD), {"chunk": 0}, "at least 1"),
     ],

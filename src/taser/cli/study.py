@@ -19,10 +19,11 @@ def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = 5, quick: Quick = False) 
     Example: taser study toy1d --seeds 3 --out out/toy1d
     """
     from taser.report import toy1d as report
-    from taser.studies.toy1d import QUICK, Config, run
+    from taser.studies.toy1d import Config, run
 
+    config = Config.quick() if quick else Config(seeds=tuple(range(seeds)))
     with progress_bar() as progress:
-        result = run(QUICK if quick else Config(seeds=tuple(range(seeds))), progress=progress)
+        result = run(config, progress=progress)
     show(report.write(result, out), report.summary(result))
 
 

@@ -119,7 +119,7 @@ def random_functions(
     """Smooth functions to ask the Stein identity with: tanh of projections of unit variance."""
     scale = float(x.flatten(1).std(0).mean()) * math.sqrt(x[0].numel())
     centre = x.mean(0).flatten()
-    out = []
+    out: list[Callable[[Tensor], Tensor]] = []
     for _ in range(count):
         w = torch.randn(x[0].numel(), 16, generator=generator).to(x) / scale
 

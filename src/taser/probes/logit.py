@@ -28,7 +28,7 @@ class Logit:
         if self.index is not None:
             return z[:, self.index]
         assert y is not None
-        return z.gather(1, y[:, None]).squeeze(1)
+        return z.gather(1, y.long()[:, None]).squeeze(1)
 
     def __repr__(self) -> str:
         return f"Logit({'' if self.index is None else self.index})"

@@ -27,7 +27,7 @@ class Margin:
             check_logits(z, y, "Margin")
             self._checked = True
         z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
-        index = y[:, None]
+        index = y.long()[:, None]
         others = z.scatter(1, index, -torch.inf).logsumexp(1)
         return others - z.gather(1, index).squeeze(1)
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from matplotlib.figure import Figure
-
 from taser.files import write_atomically
 from taser.studies.manifold2d import METHODS, ON_CURVE, PLAIN, Result
 
@@ -22,16 +20,16 @@ ALSO = (findings.at_no_price, findings.laplacian, findings.where)
 def write(result: Result, out_dir: Path | str) -> Path:
     """results.json, table.md, geometry.png and report.html in `out_dir`; the page's path."""
     out = Path(out_dir)
-    figure = draw(result)
+    image = png(draw(result))
     tables = [runs_table(result), matched_table(result)]
     numbers = json.dumps(result.numbers(), indent=2, allow_nan=False)
     write_atomically(out / "results.json", numbers + "\n")
     write_atomically(out / "table.md", "\n".join(table.markdown() for table in tables))
-    write_atomically(out / "geometry.png", png(figure))
-    return page(result, figure, tables).write(out / "report.html")
+    write_atomically(out / "geometry.png", image)
+    return page(result, image, tables).write(out / "report.html")
 
 
-def page(result: Result, figure: Figure, tables: Sequence[Table]) -> Page:
+def page(result: Result, image: bytes, tables: Sequence[Table]) -> Page:
     """The whole story, summary first."""
     config = result.config
     setting = (
@@ -59,7 +57,7 @@ def page(result: Result, figure: Figure, tables: Sequence[Table]) -> Page:
         summary=summary(result),
         sections=[
             ("What was done", [setting, strength]),
-            ("The picture", [Picture(figure, caption(result))]),
+            ("The picture", [Picture(image, caption(result))]),
             ("At equal tangential sensitivity", [tables[1]]),
             ("Also seen", [say(result) for say in ALSO]),
             ("Every run", [tables[0]]),

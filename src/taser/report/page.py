@@ -35,14 +35,14 @@ footer { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: .6rem; }
 
 @dataclass(frozen=True)
 class Picture:
-    """A matplotlib figure with its caption, which also describes it to a screen reader."""
+    """A PNG with its caption, which also describes it to a screen reader."""
 
-    figure: Figure
+    image: bytes
     caption: str
 
     def html(self) -> str:
-        """The figure as an embedded PNG."""
-        data = base64.b64encode(png(self.figure)).decode()
+        """The picture, embedded."""
+        data = base64.b64encode(self.image).decode()
         caption = escape(self.caption)
         return (
             f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'

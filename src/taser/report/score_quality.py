@@ -10,7 +10,7 @@ from torch import Tensor
 from taser.evaluation.score_quality import ScoreQuality
 from taser.files import write_atomically
 
-from .page import Block, Page, Picture
+from .page import Block, Page, Picture, png
 from .table import Table
 
 
@@ -18,9 +18,9 @@ def write(quality: ScoreQuality, samples: Tensor | None, title: str, out: Path) 
     """results.json, table.md and report.html in `out`; the page's path."""
     write_atomically(out / "results.json", json.dumps(quality.numbers(), indent=1) + "\n")
     write_atomically(out / "table.md", table(quality).markdown())
-    pictures: list[Block] = [Picture(curves(quality), CURVES)]
+    pictures: list[Block] = [Picture(png(curves(quality)), CURVES)]
     if samples is not None:
-        pictures.append(Picture(sheet(samples), SHEET))
+        pictures.append(Picture(png(sheet(samples)), SHEET))
     page = Page(
         title=f"Score model: {title}",
         summary=summary(quality),

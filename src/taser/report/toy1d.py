@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from taser.files import write_atomically
 from taser.studies.toy1d import Method, Result, theory
 
@@ -18,25 +16,25 @@ def write(result: Result, out_dir: Path | str) -> Path:
     """Put results.json, table.md, forecast.png and report.html into `out_dir`; the page's path."""
     out = Path(out_dir)
     tables = (id_table(result), ood_table(result), grid_table(result))
-    figure = forecast_figure(result)
+    image = png(forecast_figure(result))
     write_atomically(out / "results.json", result.to_json() + "\n")
     write_atomically(out / "table.md", "\n".join(table.markdown() for table in tables))
-    write_atomically(out / "forecast.png", png(figure))
-    return page(result, figure).write(out / "report.html")
+    write_atomically(out / "forecast.png", image)
+    return page(result, image).write(out / "report.html")
 
 
-def page(result: Result, figure: Figure) -> Page:
+def page(result: Result, image: bytes) -> Page:
     """The whole page: what was found first, then the figures behind it."""
     c = result.config
     width = headline(result)
     forecasts = Picture(
-        figure,
+        image,
         f"Forecasts on ±{width:g}: the median over {len(c.seeds)} seeds, and the range of the "
         f"seeds as a band. Black: sin x. Grey hump: the density of the training inputs. The axis "
         f"is cut at ±{LIMIT:g}; lines that leave it go on outside.",
     )
     widths = Picture(
-        width_figure(result),
+        png(width_figure(result)),
         "Mean squared error on [−w, w] as the grid grows, medians over the seeds. Dotted: a "
         f"forecast of zero everywhere. Vertical line: the grid of the table, ±{width:g}. "
         "Smaller errors than the axis shows are cut off.",

@@ -10,6 +10,7 @@ from .gaussian import Gaussian
 from .kernel_density import KernelDensity
 from .mixture import GaussianMixture
 from .noise import sigma_of, timestep_of
+from .pretrained import pretrained
 from .protocol import Score
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "from_diffusers",
     "from_edm",
     "normalised",
+    "pretrained",
     "sigma_of",
     "timestep_of",
 ]

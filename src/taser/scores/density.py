@@ -25,7 +25,8 @@ class Density(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """∇log p at x: (B, *event) → (B, *event), detached."""
-        with torch.no_grad():
+        # Half precision would lose the digits in which neighbours differ.
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             return self._score(self._rows(x)).to(x.dtype).view(x.shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ class Density(nn.Module, ABC):
                 f"so x should be (B, {', '.join(map(str, self.event_shape))}); "
                 f"got {tuple(x.shape)}"
             )
-        return x.flatten(1)
+        return x.flatten(1).to(next(self.buffers()).dtype)
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}"

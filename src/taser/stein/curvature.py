@@ -1,11 +1,11 @@
-"""Whether a network is piecewise linear in its input: asked of the network, not of its layers."""
+"""Whether a network is piecewise linear in its input."""
 
 import torch
 from torch import Tensor, nn
 
 from taser.probes import Probed
 
-from .guards import UnsupportedLayer, place
+from .guards import KernelWatch, UnsupportedLayer, place
 from .plain_kernels import plain_kernels
 
 PIECEWISE_LINEAR = (
@@ -15,39 +15,49 @@ PIECEWISE_LINEAR = (
     nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd,
     nn.modules.dropout._DropoutNd, nn.Upsample, nn.PixelShuffle, nn.ZeroPad2d,
 )  # fmt: skip
-"""Layers with zero second derivative; used only to name the one that is not."""
+"""torch's layers with zero second derivative."""
 
 
-def is_piecewise_linear(f: Probed, x: Tensor) -> bool:
-    """Whether the outputs' Hessian vanishes at x along a fixed direction, for a mix of outputs.
+def bending_layer(model: object) -> str | None:
+    """The first layer of torch's own that is not piecewise linear, or None."""
+    named = model.named_modules() if isinstance(model, nn.Module) else ()
+    for name, module in named:
+        torchs_own = type(module).__module__.startswith("torch.nn")
+        leaf = not any(module.children())
+        if leaf and torchs_own and not isinstance(module, PIECEWISE_LINEAR):
+            return f"{place(name)} ({type(module).__name__})"
+    return None
 
-    x: (B, *). For a network of ReLUs and affine maps it is zero to the last bit; a smooth
-    activation anywhere makes it non-zero at almost every x.
+
+@torch.enable_grad()
+def curvature_seen(f: Probed, x: Tensor) -> bool | None:
+    """Whether the outputs have a Hessian at x, along one direction and for one mix of outputs.
+
+    x: (B, *). For a network of ReLUs and affine maps the answer is zero to the last bit; a smooth
+    operation anywhere makes it non-zero at almost every x. None if there is nothing to see: the
+    outputs do not move with x here, or do so linearly, or autograd has no second derivative.
     """
     generator = torch.Generator(device=x.device).manual_seed(0)
     x = x[:4].detach().requires_grad_()
-    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False), plain_kernels():
-        outputs = f.model(x)
-        mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
-        (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)
-        if not gradient.requires_grad:
-            return True
-        v = torch.randn(x.shape, generator=generator, device=x.device).to(x.dtype)
-        (bend,) = torch.autograd.grad((gradient * v).sum(), x, allow_unused=True)
-    return bend is None or not bool(bend.any())
+    island = torch.autocast(x.device.type, enabled=False)
+    with island, plain_kernels(), KernelWatch("reverse", graph=False):
+        outputs = f.model(x.clone())
+    mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
+    (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)
+    if not gradient.requires_grad or not bool(gradient.any()):
+        return None
+    v = torch.randn(x.shape, generator=generator, device=x.device).to(x.dtype)
+    (bend,) = torch.autograd.grad((gradient * v).sum(), x, allow_unused=True)
+    return None if bend is None else bool(bend.any())
 
 
 def check_piecewise_linear(f: Probed, x: Tensor) -> None:
-    """Raise, naming the first layer that bends, unless the network is piecewise linear at x."""
-    if is_piecewise_linear(f, x):
+    """Raise, naming the layer if one is known to bend, unless the network is piecewise linear."""
+    where = bending_layer(f.model)
+    if where is None and not curvature_seen(f, x):
         return
-    named = f.model.named_modules() if isinstance(f.model, nn.Module) else ()
-    leaves = [(name, module) for name, module in named if not any(module.children())]
-    name, kind = next(
-        ((name, type(m).__name__) for name, m in leaves if not isinstance(m, PIECEWISE_LINEAR)),
-        ("", "an operation in its forward"),
-    )
+    where = where or f"an operation in {type(f.model).__name__}"
     raise UnsupportedLayer(
-        f"backend='piecewise_linear' leaves out the curvature of the network, and "
-        f"{place(name)} ({kind}) has some. Use backend='difference' or 'reverse'"
+        "backend='piecewise_linear' leaves out the curvature of the network, and "
+        f"{where} has some. Use backend='difference' or 'reverse'"
     )

@@ -42,7 +42,7 @@ def difference(
     t = default_step(x.dtype, operator) if step is None else step
     if operator == "first_order":
         return Terms.of(_directional(f, x, s, t), None)
-    centre = values(f, x)
+    centre = values(f, x.clone())  # a copy: the model may begin with an operation in place
     bend = x + (t * t / 2) * s
     rows = []
     for vs in v.split(chunk or len(v)):

@@ -1,5 +1,7 @@
 """Finds what would make a residual, or its gradient, silently wrong, before it is used."""
 
+import functools
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
@@ -25,7 +27,7 @@ def frozen(model: Callable) -> Iterator[None]:
     every point of a difference would see another network. The flags are set directly, because a
     model may do more than that in its own `eval()`.
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modules = [module for root in roots(model) for module in root.modules() if not _kept(module)]
     modes = [module.training for module in modules]
     try:
         for module in modules:
@@ -34,6 +36,36 @@ def frozen(model: Callable) -> Iterator[None]:
     finally:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
+
+
+@contextmanager
+def untouched_randomness(device: torch.device) -> Iterator[None]:
+    """Put the global random state back, of the CPU and of `device`, whatever the model draws."""
+    others = [device] if device.type != "cpu" else []
+    with torch.random.fork_rng(others, device_type=device.type if others else "cuda"):
+        yield
+
+
+def _kept(module: nn.Module) -> bool:
+    """Recurrent layers without dropout: the mode changes nothing, but cuDNN wants training."""
+    return isinstance(module, nn.RNNBase) and not module.dropout
+
+
+def roots(model: Callable) -> list[nn.Module]:
+    """The modules behind a model: itself, or those that a method, partial or closure refers to."""
+    if isinstance(model, nn.Module):
+        return [model]
+    if isinstance(model, functools.partial):
+        return roots(model.func)
+    held = [getattr(model, "__self__", None)]
+    held += [cell.cell_contents for cell in getattr(model, "__closure__", None) or ()]
+    return [module for module in held if isinstance(module, nn.Module)]
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile wraps this module, as a wrapper or in place."""
+    compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled_in_place or type(module).__name__ == "OptimizedModule"
 
 
 def unwrapped(model: Callable) -> Callable:
@@ -47,11 +79,15 @@ def unwrapped(model: Callable) -> Callable:
 
 def check_structure(model: Callable, backend: Backend) -> None:
     """Raise for wrappers and types that `backend` cannot work with."""
-    if not isinstance(model, nn.Module):
-        return
+    for root in roots(model):
+        _check_wrappers(root, backend)
+        _check_precision(root, backend)
+
+
+def _check_wrappers(model: nn.Module, backend: Backend) -> None:
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if backend != "difference" and kind == "OptimizedModule":
+        if backend != "difference" and is_compiled(module):
             raise UnsupportedLayer(
                 f"{place(name)} is compiled, and torch.compile has no double backward "
                 f"(pytorch#91469), which backend={backend!r} needs. Use backend='difference', or "
@@ -64,6 +100,16 @@ def check_structure(model: Callable, backend: Backend) -> None:
                 f"{place(name)} is sharded by FSDP, which frees parameters that backend="
                 f"{backend!r} needs for its second derivative. Use backend='difference'"
             )
+
+
+def _check_precision(model: nn.Module, backend: Backend) -> None:
+    on_cuda = any(parameter.is_cuda for parameter in model.parameters())
+    if backend == "difference" and on_cuda and torch.backends.cudnn.allow_tf32:
+        warnings.warn(
+            "convolutions may run in TF32, whose rounding a second difference magnifies; set "
+            "torch.backends.cudnn.allow_tf32 = False, or use another backend",
+            stacklevel=2,
+        )
     for name, parameter in model.named_parameters():
         if parameter.dtype in (torch.float16, torch.bfloat16):
             raise UnsupportedLayer(
@@ -85,7 +131,31 @@ class Watched:
             return self.function(x)
         watch, self.watch = self.watch, None
         with _layer_names(self.function, watch), watch:
-            return self.function(x)
+            output = self.function(x)
+        check_recomputation(output)
+        return output
+
+
+def check_recomputation(output: object) -> None:
+    """Raise if reentrant checkpointing will run a block again in the backward pass.
+
+    By then the penalty has given the model its modes back: BatchNorm would use and change batch
+    statistics, dropout would drop. (Non-reentrant checkpointing notices, and raises by itself.)
+    """
+    seen: set = set()
+    nodes = [output.grad_fn] if isinstance(output, Tensor) else []
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            raise UnsupportedLayer(
+                "the model recomputes a part of itself in the backward pass (reentrant "
+                "torch.utils.checkpoint), after the penalty has put its modes back. Switch "
+                "checkpointing off for the penalty's pass"
+            )
+        nodes += [parent for parent, _ in node.next_functions]
 
 
 class KernelWatch(TorchDispatchMode):
@@ -114,7 +184,7 @@ class KernelWatch(TorchDispatchMode):
                 return (
                     "normalises by the statistics of the batch, which couples the examples: no "
                     "residual is its own. Put it in evaluation mode, as taser.SteinPenalty does "
-                    "by itself; without running statistics use another norm, such as GroupNorm"
+                    "with a module; without running statistics use another norm, as GroupNorm"
                 )
             name = "native_instance_norm"  # which folds the batch into the channels
         if self.backend == "difference":
@@ -144,7 +214,7 @@ def _uses_batch_statistics(func: Any, args: tuple) -> bool:
     if "batch_norm" not in name or "backward" in name:
         return False
     flags = [argument for argument in args if isinstance(argument, bool)]
-    return flags[0] if flags else "update" in name or "stats" in name
+    return flags[0] if flags else "with_update" in name or "stats" in name
 
 
 def _draws_random_numbers(func: Any, args: tuple) -> bool:

@@ -1,5 +1,6 @@
 """The TASER penalty: Algorithm 1 of the paper."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -11,12 +12,21 @@ from torch import Tensor, nn
 from taser.probes import Margin, Probe, Probed
 from taser.scores import Score
 
-from .centre import Centre
+from .centre import Centre, global_mean
 from .directions import Distribution
-from .guards import Backend, frozen, unwrapped
+from .guards import Backend, frozen, untouched_randomness, unwrapped
 from .part import random_part, variance_correction
 from .record import Record
-from .residual import check_choice, check_inputs, check_options, choose_backend, residual_terms
+from .residual import (
+    check_choice,
+    check_count,
+    check_inputs,
+    check_labels,
+    check_options,
+    choose_backend,
+    logger,
+    residual_terms,
+)
 from .terms import Operator, Terms
 
 CENTERS = ("batch", "running", "calibrated", "none")
@@ -47,7 +57,8 @@ class SteinPenalty(nn.Module):
         of K probes the product (r − D)(r' − D') is not; it can be negative.
     every, fraction
         Compute at each k-th call only, with weight k; and on a random part of the batch (at least
-        two examples). Both leave the expected penalty and gradient as they were.
+        two examples). Both leave the expected penalty and gradient as they were; with a running
+        centre, which follows the very residuals it centres, up to 1 − momentum.
     terms
         Tell the two terms apart in `last` with the difference backend, for one more forward.
     """
@@ -75,14 +86,17 @@ class SteinPenalty(nn.Module):
         super().__init__()
         check_options(operator, backend, probes, step, chunk)
         check_choice("distribution", distribution, get_args(Distribution))
-        if isinstance(center, str):
-            check_choice("center", center, (*CENTERS, "a number"))
+        check_count("every", every)
+        if isinstance(center, str) or not math.isfinite(center):
+            check_choice("center", center, (*CENTERS, "a finite number"))
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"momentum should lie in [0, 1); got {momentum}")
-        if every < 1:
-            raise ValueError(f"every should be at least 1; got {every}")
         if not 0.0 < fraction <= 1.0:
             raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
+        if probe is not None and not callable(probe):
+            raise ValueError(f"probe should be a callable (outputs, y) → (B,); got {probe!r}")
+        if not isinstance(generator, torch.Generator | None):
+            raise ValueError(f"generator should be a torch.Generator or None; got {generator!r}")
         self.probe: Probe = Margin() if probe is None else probe
         self.operator: Operator = operator
         self.backend = backend
@@ -99,23 +113,27 @@ class SteinPenalty(nn.Module):
         self.calls = 0
         self.last: Record | None = None
         self._generator = generator
-        self._chosen: tuple[ReferenceType, Backend] | None = None
+        self._known: tuple[ReferenceType, bool, Backend] | None = None
 
     def forward(self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor) -> Tensor:
         """R of a batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x."""
-        turn, weight = self._turn()
-        if not turn:
+        if self.training and self.calls % self.every:
+            self.calls += 1
             return x.new_zeros(())
         size = len(x)
         rows = random_part(size, self.fraction, self.generator(x.device)) if self.training else None
         if rows is not None:
+            check_labels(y, x)
             x, y, s = x[rows], None if y is None else y[rows], s[rows]
         terms, backend = self._residuals(model, x, y, s)
         value = self._centred_square(terms)
         if rows is not None and self.centre.of_batch:
             value = value * variance_correction(len(rows), size)
         self._keep(terms, value, backend)
-        return weight * value
+        if not self.training:
+            return value
+        self.calls += 1
+        return self.every * value  # which makes up for the calls that compute nothing
 
     @torch.no_grad()
     def calibrate(
@@ -131,41 +149,47 @@ class SteinPenalty(nn.Module):
         if not parts:
             raise ValueError("the loader gave no batch to calibrate on")
         r = torch.cat(parts)
-        self.centre.value = r.mean().to(self.centre.value.dtype)
+        mean = global_mean(r, detach=True)
+        self.centre.value = mean.to(self.centre.value.dtype)
         spread = float(r.std()) / len(r) ** 0.5 if len(r) > 1 else float("nan")
-        return Calibration(float(r.mean()), spread, len(r))
-
-    def _turn(self) -> tuple[bool, int]:
-        """Whether this call computes, and the weight that makes up for the calls that do not."""
-        if not self.training:
-            return True, 1
-        turn = self.calls % self.every == 0
-        self.calls += 1
-        return turn, self.every
+        return Calibration(float(mean), spread, len(r))
 
     def _residuals(
         self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor
     ) -> tuple[Terms, Backend]:
         model = unwrapped(model)
         f = Probed(model, self.probe, y)
-        # Looking for trouble, and at values, costs time: once for each model.
-        first = self._chosen is None or self._chosen[0]() is not model
-        check_inputs(x, s, finite=first)
-        with frozen(model):
-            if self._chosen is not None and not first:
-                backend = self._chosen[1]
-            elif self.backend == "auto":
-                backend = choose_backend(f, x, self.operator)
-            else:
-                backend = self.backend
+        known = self._backend_known_for(model)
+        check_inputs(x, s, finite=known is None)
+        check_labels(y, x)
+        with frozen(model), untouched_randomness(x.device):
+            backend, certain = (known, True) if known else self._choose(f, x)
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,
                 probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
                 generator=self.generator(x.device), step=self.step, chunk=self.chunk,
-                separate=self.terms, check=first,
+                separate=self.terms, check=known is None,
             )  # fmt: skip
-        self._chosen = (ref(model), backend)
+        # One example alone cannot show what couples examples.
+        if certain and isinstance(model, nn.Module) and len(x) > 1:
+            self._known = (ref(model), torch.is_grad_enabled(), backend)
         return terms, backend
+
+    def _backend_known_for(self, model: Callable) -> Backend | None:
+        """The backend, if the model was looked at before: looking costs time, once for each."""
+        if self._known is None:
+            return None
+        seen, with_graph, backend = self._known
+        enough = with_graph or not torch.is_grad_enabled()
+        return backend if seen() is model and enough else None
+
+    def _choose(self, f: Probed, x: Tensor) -> tuple[Backend, bool]:
+        if self.backend != "auto":
+            return self.backend, True
+        backend, certain = choose_backend(f, x, self.operator)
+        if self.last is None or self.last.backend != backend:
+            logger.info("backend='auto' chose %r for the %s operator", backend, self.operator)
+        return backend, certain
 
     def _centred_square(self, terms: Terms) -> Tensor:
         if self.unbiased and len(terms.per_probe) > 1:
@@ -192,6 +216,11 @@ class SteinPenalty(nn.Module):
         """The source of random directions: the one given, or the penalty's own."""
         if self._generator is None:
             self._generator = torch.Generator(device).manual_seed(self.seed)
+        if self._generator.device.type != device.type:
+            raise ValueError(
+                f"the penalty's generator is on {self._generator.device}, the inputs on {device}: "
+                "give a generator for that device, or build the penalty anew"
+            )
         return self._generator
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -206,7 +235,10 @@ class SteinPenalty(nn.Module):
         if state["generator"] is not None:
             device, random_state = state["generator"]
             self._generator = self._generator or torch.Generator(device)
-            self._generator.set_state(random_state)
+            self._generator.set_state(random_state.cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_known": None}  # a weak reference cannot be pickled
 
     def extra_repr(self) -> str:
         shown = {

@@ -26,33 +26,35 @@ def piecewise_linear(
     z = pushed[0][0]
     js, jv = torch.cat([moved for _, moved in pushed]).tensor_split([1])
     slope = _probe_slope(f, z)
-    drift = (slope * js[0]).sum(1)
+    drift = (slope * js[0]).reshape(len(x), -1).sum(1)
     return Terms.of(drift, None if operator == "first_order" else _probe_curvature(f, z, jv))
 
 
 def _outputs_and_tangents(f: Probed, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
-    """z(x), (B, m), and J t for every tangent t: (n, B, *) → (n, B, m), by forward mode."""
+    """z(x), (B, …), and J t for every tangent t: (n, B, *) → (n, B, …), by forward mode."""
 
     def push(tangent: Tensor) -> Any:
-        return torch.func.jvp(f.model, (x,), (tangent,))
+        return torch.func.jvp(lambda x: f.model(x.clone()), (x,), (tangent,))
 
     unbatched: Any = (None, 0)  # the outputs are the same for every tangent
-    return torch.func.vmap(push, out_dims=unbatched)(tangents)
+    z, moved = torch.func.vmap(push, out_dims=unbatched)(tangents)
+    return (z if z.requires_grad else z.requires_grad_()), moved
 
 
 def _probe_slope(f: Probed, z: Tensor) -> Tensor:
-    """∇φ(z), with a graph: (n·B, m) → (n·B, m)."""
+    """∇φ(z), with a graph: (n·B, …) → (n·B, …)."""
     value = values(lambda z: f.probe(z, f.labels(len(z))), z)
     return torch.autograd.grad(value.sum(), z, create_graph=True)[0]
 
 
 def _probe_curvature(f: Probed, z: Tensor, a: Tensor) -> Tensor:
-    """aᵀ ∇²φ(z) a for each example and tangent: (K, B, m) → (K, B)."""
-    copies = z.repeat(len(a), 1)
+    """aᵀ ∇²φ(z) a for each example and tangent: (K, B, …) → (K, B)."""
+    copies = z.repeat(len(a), *[1] * (z.ndim - 1))
     slope = _probe_slope(f, copies)
+    flat = a.new_zeros(a.shape[:2])
     if not slope.requires_grad:
-        return torch.zeros_like(a[..., 0])
+        return flat
     (bend,) = torch.autograd.grad(
         slope, copies, a.flatten(0, 1), create_graph=True, allow_unused=True
     )
-    return torch.zeros_like(a[..., 0]) if bend is None else (bend.view_as(a) * a).sum(2)
+    return flat if bend is None else (bend.view_as(a) * a).reshape(*a.shape[:2], -1).sum(2)

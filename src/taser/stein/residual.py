@@ -1,6 +1,7 @@
 """The pointwise Stein residual: r(x) = Δf(x) + s(x)·∇f(x)."""
 
 import logging
+import math
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -9,10 +10,10 @@ from torch import Tensor
 
 from taser.probes import Probed
 
-from .curvature import check_piecewise_linear, is_piecewise_linear
+from .curvature import bending_layer, check_piecewise_linear, curvature_seen
 from .difference import difference
 from .directions import Distribution, directions
-from .guards import Backend, Watched, check_structure
+from .guards import Backend, UnsupportedLayer, Watched, check_structure, is_compiled, roots
 from .piecewise_linear import piecewise_linear
 from .plain_kernels import plain_kernels
 from .reverse import exact, reverse
@@ -61,9 +62,12 @@ def stein_residual(
     tensor([ 2., -4.])
     """
     check_inputs(x, s)
+    if isinstance(f, Probed):
+        check_labels(f.y, x)
     check_options(operator, backend, probes, step, chunk)
     if backend == "auto":
-        backend = choose_backend(f, x, operator)
+        backend, _ = choose_backend(f, x, operator)
+        logger.info("backend='auto' chose %r for the %s operator", backend, operator)
     terms = residual_terms(
         f, x, s, operator=operator, backend=backend, probes=probes, distribution=distribution,
         generator=generator, step=step, chunk=chunk,
@@ -88,7 +92,8 @@ def residual_terms(
 ) -> Terms:
     """The residual of every probe apart; `check` looks for layers that would falsify it."""
     graph = torch.is_grad_enabled()
-    x, s = _full_precision(x), _full_precision(s)
+    x = _full_precision(x)
+    s = _full_precision(s).to(x.dtype)
     if check:
         f = _guarded(f, x, backend, graph)
     v = x.new_empty(0)
@@ -108,19 +113,29 @@ def residual_terms(
     return terms if graph else _detached(terms)
 
 
-def choose_backend(f: Function, x: Tensor, operator: Operator) -> Backend:
-    """The fastest backend that is right for f, by the measurements in benchmarks/.
+def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend, bool]:
+    """The fastest backend that is right for f, and whether that is certain.
 
     A difference is cheapest, but across a kink it sees another function; so a piecewise linear
-    network gets an exact route, and everything else a difference.
+    network gets an exact route, and everything else a difference. Uncertain is a network whose
+    curvature cannot be seen at x, such as one whose last layer still is zero.
     """
-    backend: Backend = "difference"
-    if isinstance(f, Probed):
-        check_structure(f.model, backend)
-        if not _is_compiled(f.model) and is_piecewise_linear(f, _full_precision(x)):
-            backend = "piecewise_linear" if operator == "langevin" else "reverse"
-    logger.info("backend='auto' chose %r for the %s operator", backend, operator)
-    return backend
+    if not isinstance(f, Probed):
+        return "difference", True
+    check_structure(f.model, "difference")
+    if any(map(is_compiled, roots(f.model))) or bending_layer(f.model):
+        return "difference", True
+    try:
+        curved = curvature_seen(f, _full_precision(x))
+    except UnsupportedLayer:
+        raise
+    except Exception:  # outputs that are no tensor, kernels without a second derivative
+        return "difference", True
+    if curved is None:
+        return "difference", False
+    if curved:
+        return "difference", True
+    return ("piecewise_linear" if operator == "langevin" else "reverse"), True
 
 
 def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
@@ -142,18 +157,29 @@ def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
             raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
 
 
+def check_labels(y: Tensor | None, x: Tensor) -> None:
+    """Raise unless there is one label for each input."""
+    if y is not None and (y.ndim == 0 or len(y) != len(x)):
+        raise ValueError(f"y should hold a label for each of the {len(x)} inputs; got {len(y)}")
+
+
 def check_options(
     operator: str, backend: str, probes: int, step: float | None, chunk: int | None
 ) -> None:
     """Raise for an option that does not exist, saying which do."""
     check_choice("operator", operator, get_args(Operator))
     check_choice("backend", backend, ("auto", *get_args(Backend)))
-    if probes < 1:
-        raise ValueError(f"probes should be at least 1; got {probes}")
-    if step is not None and not step > 0:
-        raise ValueError(f"step should be positive; got {step}")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk should be at least 1, or None for all probes; got {chunk}")
+    check_count("probes", probes)
+    if chunk is not None:
+        check_count("chunk", chunk)
+    if step is not None and not 0 < step < math.inf:
+        raise ValueError(f"step should be positive and finite; got {step}")
+
+
+def check_count(name: str, given: object) -> None:
+    """Raise unless `given` is a whole number of at least 1."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"{name} should be a whole number of at least 1; got {given!r}")
 
 
 def check_choice(name: str, given: object, choices: tuple[str, ...]) -> None:
@@ -182,13 +208,10 @@ def _probed(f: Function) -> Probed:
     return f
 
 
-def _is_compiled(model: object) -> bool:
-    return type(model).__name__ == "OptimizedModule"
-
-
 def _full_precision(tensor: Tensor) -> Tensor:
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
-    return tensor.detach().float() if half else tensor.detach()
+    """Without a graph, at least float32, and usable by autograd wherever it was made."""
+    tensor = tensor.clone() if tensor.is_inference() else tensor.detach()
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _detached(terms: Terms) -> Terms:

@@ -45,7 +45,7 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
 def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
     """x as a leaf, and ∇f(x) with its graph."""
     x = x.detach().requires_grad_()
-    value = values(f, x)
+    value = values(f, x.clone())  # a copy: the model may begin with an operation in place
     if not value.requires_grad:
         raise ValueError(
             "f(x) does not depend on x through autograd: is the model detached, or run under "

@@ -41,11 +41,11 @@ from torch import Tensor, nn
 from taser import probes, scores
 from taser.stein import SteinPenalty
 
-from .toy1d_config import QUICK, Config, Method
+from .toy1d_config import Config, Method
 from .toy1d_result import Fit, Result, points
 from .toy1d_theory import theory
 
-__all__ = ["QUICK", "Config", "Fit", "Method", "Result", "run", "theory"]
+__all__ = ["Config", "Fit", "Method", "Result", "run", "theory"]
 
 Progress = Callable[[int, int, str], None]
 

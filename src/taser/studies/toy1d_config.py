@@ -45,6 +45,11 @@ class Config:
             raise ValueError(f"learning_rate should be positive; got {self.learning_rate}")
         check_choice("backend", self.backend, ("difference", "reverse", "exact"))
 
+    @classmethod
+    def quick(cls) -> "Config":
+        """Seconds instead of a minute: to try the command line and the page, not to quote."""
+        return cls(weights=(1e-2, 1e-1), seeds=(0, 1), hidden=(32,), batch=64, steps=150, workers=1)
+
     @property
     def rows(self) -> list[tuple[Method, float]]:
         """Every regulariser with each of its weights."""
@@ -55,7 +60,3 @@ class Config:
 def _check_distinct(name: str, values: tuple, repeats: bool = False) -> None:
     if not values or (len(set(values)) < len(values) and not repeats):
         raise ValueError(f"{name} should hold at least one value and none twice; got {values}")
-
-
-QUICK = Config(weights=(1e-2, 1e-1), seeds=(0, 1), hidden=(32,), batch=64, steps=150, workers=1)
-"""Seconds instead of a minute: to try the command line and the page, not to quote."""

@@ -1,0 +1,22 @@
+"""Small denoisers that ship with the package."""
+
+from importlib.resources import as_file, files
+
+from .denoiser import Denoiser
+
+SHIPPED = ("digits",)
+"""Made by the commands in weights/README.md."""
+
+
+def pretrained(name: str) -> Denoiser:
+    """A denoiser trained on the training part of the data set `name`; "digits" so far.
+
+    >>> pretrained("digits").at(timestep=50).sigma  # doctest: +ELLIPSIS
+    0.087...
+    """
+    if name not in SHIPPED:
+        raise ValueError(
+            f"denoisers ship for {', '.join(SHIPPED)}; got {name!r}. Fit one with `taser score fit`"
+        )
+    with as_file(files("taser.scores") / "weights" / f"{name}.safetensors") as path:
+        return Denoiser.load(path)
