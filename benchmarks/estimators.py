@@ -2,10 +2,10 @@
 
     python benchmarks/estimators.py --out benchmarks/results
 
-One plain step is forward, backward and optimiser step of the same model on the same batch. Times
-are medians of interleaved repetitions, so that a slow moment of the machine hits all alike; memory
-is the growth of the resident set of a fresh process, at its peak, over that after building the
-model. Each row is a penalty, forward and backward, added to a step.
+One plain step is forward, backward and optimiser step of the same model on the same batch. Each
+penalty, forward and backward, is timed right after a plain step, and the ratio is the median over
+interleaved repetitions, so that a slow moment of the machine hits both alike. Memory is the growth
+of the resident set of a fresh process, at its peak, over that after a warm-up.
 """
 
 import argparse
@@ -118,34 +118,47 @@ def stepper(workload: Workload, method: Method, model: nn.Module) -> Callable[[]
     return penalised
 
 
-def times(workload: Workload, repetitions: int) -> dict[Method, list[float]]:
-    """Seconds of every method, repetitions interleaved, after one that is not counted."""
+def times(workload: Workload, repetitions: int) -> dict[Method, list[tuple[float, float]]]:
+    """(seconds, ratio to a plain step taken just before) of every method, repetitions interleaved.
+
+    The pair shares whatever else the machine is doing at the moment, so their ratio does not.
+    """
     model = workload.build().train()
+    warm_up(workload, model)
     steps = {method: stepper(workload, method, model) for method in workload.methods}
-    seconds: dict[Method, list[float]] = {method: [] for method in steps}
-    for repetition in track(range(repetitions + 1), description=f"time    {workload.name}"):
+    plain = steps[Method()]
+    plain()
+    taken: dict[Method, list[tuple[float, float]]] = {method: [] for method in steps}
+    for _ in track(range(repetitions), description=f"time    {workload.name}"):
         for method, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if repetition:
-                seconds[method].append(time.perf_counter() - start)
-    return seconds
+            before, seconds = timed(plain), timed(step)
+            taken[method].append((seconds, seconds / before))
+    return taken
+
+
+def timed(step: Callable[[], None]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def warm_up(workload: Workload, model: nn.Module) -> None:
+    """Load and allocate, on two examples, what is loaded and allocated only once."""
+    for method in workload.methods:
+        stepper(replace(workload, batch=2), method, model)()
 
 
 def peak_memory(key: str, method: Method, threads: int) -> int:
-    """Bytes by which the resident set grows, at its peak, in two repetitions (a fresh process)."""
+    """Bytes by which the resident set grows, at its peak, in one repetition (a fresh process)."""
     torch.set_num_threads(threads)
     workload = WORKLOADS[key]
     model = workload.build().train()
-    # What is loaded or allocated once (modules, kernels, the optimiser's buffers) is not counted.
-    small = replace(workload, batch=2)
-    stepper(small, Method(), model)()
-    stepper(small, method, model)()
+    warm_up(replace(workload, methods=(Method(), method)), model)
     step = stepper(workload, method, model)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
     before = _resident("VmRSS")
-    for _ in range(2):
-        step()
+    step()
     return _resident("VmHWM") - before
 
 
@@ -159,26 +172,28 @@ def _resident(field: str) -> int:
 def measure(key: str, repetitions: int, threads: int) -> list[dict]:
     """One row for each method of a workload."""
     workload = WORKLOADS[key]
-    seconds = times(workload, repetitions)
-    base = statistics.median(seconds[Method()])
+    taken = times(workload, repetitions)
     memory = {}
     for method in track(workload.methods, description=f"memory  {workload.name}"):
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as fresh:
             memory[method] = fresh.submit(peak_memory, key, method, threads).result()
-    return [
-        {
-            **asdict(method),
-            "label": method.label,
-            "seconds": statistics.median(taken),
-            "ratio": statistics.median(taken) / base,
-            "ratio_low": min(taken) / base,
-            "ratio_high": max(taken) / base,
-            "peak_bytes": memory[method],
-            "memory_ratio": memory[method] / max(1, memory[Method()]),
-        }
-        for method, taken in seconds.items()
-    ]
+    rows = []
+    for method, pairs in taken.items():
+        seconds, ratios = zip(*pairs, strict=True)
+        rows.append(
+            {
+                **asdict(method),
+                "label": method.label,
+                "seconds": statistics.median(seconds),
+                "ratio": statistics.median(ratios),
+                "ratio_low": min(ratios),
+                "ratio_high": max(ratios),
+                "peak_bytes": memory[method],
+                "memory_ratio": memory[method] / max(1, memory[Method()]),
+            }
+        )
+    return rows
 
 
 def as_table(rows: list[dict]) -> Table:
@@ -202,7 +217,7 @@ def as_table(rows: list[dict]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workload", choices=WORKLOADS, nargs="+", default=list(WORKLOADS))
-    parser.add_argument("--repetitions", type=int, default=3, help="counted, after one warm-up")
+    parser.add_argument("--repetitions", type=int, default=3, help="of every method")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="folder for estimators.json and estimators.md")
     arguments = parser.parse_args()

@@ -25,7 +25,7 @@ caption { caption-side: bottom; text-align: left; color: #555; padding-top: .5re
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd;
          white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #333; }
+thead th { border-bottom: 2px solid #333; white-space: normal; vertical-align: bottom; }
 figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; }
 figcaption, footer { color: #555; font-size: .92rem; }
 footer { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: .6rem; }

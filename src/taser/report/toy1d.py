@@ -73,6 +73,7 @@ def summary(result: Result) -> list[str]:
     c, width = result.config, headline(result)
     seen, top = compare(result, width), max(c.weights)
     return [
+        findings.in_short(result),
         f"{len(result.fits)} small networks learnt sin x from draws of N(0, 1), with λ times one "
         "of two penalties added to the squared error. Figures are medians of "
         f"{len(c.seeds)} seeds, with the range where it is given.",

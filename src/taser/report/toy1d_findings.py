@@ -72,6 +72,22 @@ def headline(result: Result) -> float:
     return min(result.config.half_widths, key=lambda width: paper_factor(result, width))
 
 
+def in_short(result: Result) -> str:
+    """One sentence for a reader in a hurry."""
+    width = headline(result)
+    seen = compare(result, width)
+    share, best = seen.taser_below_l2 / seen.pairs, min(seen.taser)
+    outcome = "usually errs less" if share > 0.75 else "errs less" if share > 0.5 else "errs more"
+    against = "better" if best < seen.none else "no better"
+    return (
+        f"In short: outside its data the network with TASER {outcome} than the one with ℓ2 "
+        f"({seen.taser_below_l2} of {seen.pairs} pairs on ±{width:g}); with its best λ it is "
+        f"{against} than no regulariser ({best:.2f} against {seen.none:.2f}). A forecast of zero "
+        f"everywhere scores {seen.zero:.2f}: "
+        f"{'it takes more to continue the sine' if best > 0.5 * seen.zero else 'TASER beats it'}."
+    )
+
+
 def against_l2(result: Result) -> str:
     """On which grids TASER's median is the smaller at every λ, and where it is not."""
     weights, always, lost = result.config.weights, [], []
