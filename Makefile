@@ -16,7 +16,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure again what benchmarks/results/ holds (about 10 minutes)
+bench: $(READY)  ## measure again what benchmarks/results/ holds (about 15 minutes)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
 
 # The constraints pin torch, without which pip would take a CUDA build of several gigabytes.

@@ -3,8 +3,8 @@
 from . import identities
 from .directions import directions
 from .guards import UnsupportedLayer
-from .penalty import Calibration, SteinPenalty
-from .record import Record
+from .penalty import SteinPenalty
+from .record import Calibration, Record
 from .residual import stein_residual
 
 __all__ = [

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from taser.probes import Probed
 
-from .guards import KernelWatch, UnsupportedLayer, place
+from .guards import UnsupportedLayer, place
 from .plain_kernels import plain_kernels
+from .watch import KernelWatch
 
 PIECEWISE_LINEAR = (
     nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU,

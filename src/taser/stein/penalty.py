@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from weakref import ReferenceType, ref
 
@@ -13,20 +12,12 @@ from taser.probes import Margin, Probe, Probed
 from taser.scores import Score
 
 from .centre import Centre, global_mean
+from .checks import check_choice, check_count, check_inputs, check_labels, check_options
 from .directions import Distribution
 from .guards import Backend, frozen, untouched_randomness, unwrapped
 from .part import random_part, variance_correction
-from .record import Record
-from .residual import (
-    check_choice,
-    check_count,
-    check_inputs,
-    check_labels,
-    check_options,
-    choose_backend,
-    logger,
-    residual_terms,
-)
+from .record import Calibration, Record
+from .residual import choose_backend, logger, residual_terms
 from .terms import Operator, Terms
 
 CENTERS = ("batch", "running", "calibrated", "none")
@@ -35,8 +26,12 @@ CENTERS = ("batch", "running", "calibrated", "none")
 class SteinPenalty(nn.Module):
     """R = (1/B) Σ_i (r_i − D)², the variance of the Stein residual of a probe of a model.
 
-    >>> penalty = taser.SteinPenalty()                            # doctest: +SKIP
-    >>> loss = loss + lam * penalty(model, x, y, score(x))        # doctest: +SKIP
+    >>> import torch, taser
+    >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3
+    >>> score = taser.scores.Gaussian.fit(x)
+    >>> loss = torch.nn.functional.cross_entropy(model(x), y)
+    >>> penalty = taser.SteinPenalty()
+    >>> loss = loss + 1e-3 * penalty(model, x, y, score(x))
 
     The model is left exactly as it was: modes, running statistics, gradients, `requires_grad`.
     Random directions come from `generator`, or from one of the penalty's own that starts at
@@ -136,16 +131,14 @@ class SteinPenalty(nn.Module):
         return self.every * value  # which makes up for the calls that compute nothing
 
     @torch.no_grad()
-    def calibrate(
-        self, model: Callable, loader: Iterable[tuple[Tensor, Tensor]], score: Score
-    ) -> "Calibration":
-        """Estimate the constant D = E[r] over (x, y) batches, for center="calibrated"."""
+    def calibrate(self, model: Callable, loader: Iterable[Any], score: Score) -> Calibration:
+        """Estimate the constant D = E[r] over batches (x, y, …), for center="calibrated"."""
         if self.centre.kind != "calibrated":
             raise ValueError(
                 f"this penalty has center={self.centre.kind!r} and would not use the constant; "
                 "build it with center='calibrated'"
             )
-        parts = [self._residuals(model, x, y, score(x))[0].residual for x, y in loader]
+        parts = [self._residuals(model, x, y, score(x))[0].residual for x, y, *_ in loader]
         if not parts:
             raise ValueError("the loader gave no batch to calibrate on")
         r = torch.cat(parts)
@@ -247,12 +240,3 @@ class SteinPenalty(nn.Module):
             "every": self.every, "fraction": self.fraction,
         }  # fmt: skip
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The mean residual over n examples, and its standard error."""
-
-    mean: float
-    stderr: float
-    n: int

@@ -1,4 +1,4 @@
-"""What a penalty computed last, for the log."""
+"""What a penalty computed last, for the log, and what it was calibrated to."""
 
 from dataclasses import dataclass, fields
 
@@ -33,3 +33,12 @@ class Record:
         """Every entry that is known, as a plain number."""
         entries = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: float(e) for name, e in entries.items() if isinstance(e, torch.Tensor)}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The mean residual over n examples, and its standard error."""
+
+    mean: float
+    stderr: float
+    n: int

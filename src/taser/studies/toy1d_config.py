@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from taser.stein.checks import check_choice
 from taser.stein.guards import Backend
-from taser.stein.residual import check_choice
 
 Method = Literal["none", "l2", "taser"]
 

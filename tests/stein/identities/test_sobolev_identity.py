@@ -128,7 +128,7 @@ def test_bad_inputs():
     x, _ = draws(density, 50)
     with pytest.raises(ValueError, match="step should be positive; got 0"):
         sobolev_identity(f, x, density, step=0)
-    with pytest.raises(ValueError, match="probes should be at least 1; got 0"):
+    with pytest.raises(ValueError, match="probes should be a whole number of at least 1; got 0"):
         sobolev_identity(f, x, density, probes=0)
     with pytest.raises(ValueError, match="float32 or float64"):
         sobolev_identity(f, x.half(), density)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from taser.probes import Probed
+from taser.stein.checks import check_inputs
 from taser.stein.guards import Backend
-from taser.stein.residual import check_inputs, stein_residual
+from taser.stein.residual import stein_residual
 from taser.stein.terms import Function, Operator
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from taser.stein.guards import Watched
 from taser.stein.plain_kernels import plain_kernels
 from taser.stein.reverse import gradient_with_graph
 from taser.stein.terms import Function
+from taser.stein.watch import Watched
 
 from .batches import per_row
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taser.stein.residual import check_choice, check_inputs
+from taser.stein.checks import check_choice, check_inputs
 
 from .kernels import InverseMultiquadric, RadialBasis, RadialKernel, median_distance, stein_kernel
 

@@ -1,0 +1,60 @@
+"""Inputs and options that are refused, each with one clear error."""
+
+import math
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from .guards import Backend
+from .terms import Operator
+
+
+def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
+    """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
+    if not x.is_floating_point():
+        raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
+    if x.ndim < 2:
+        raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
+    if s.shape != x.shape or s.device != x.device:
+        raise ValueError(
+            f"the score s should have the shape and device of x, {tuple(x.shape)} on {x.device}; "
+            f"got {tuple(s.shape)} on {s.device}"
+        )
+    if s.requires_grad:
+        raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
+    for name, tensor in (("x", x), ("the score s", s)) if finite else ():
+        if not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
+
+
+def check_labels(y: Tensor | None, x: Tensor) -> None:
+    """Raise unless there is one label for each input."""
+    if y is not None and (y.ndim == 0 or len(y) != len(x)):
+        raise ValueError(f"y should hold a label for each of the {len(x)} inputs; got {len(y)}")
+
+
+def check_options(
+    operator: str, backend: str, probes: int, step: float | None, chunk: int | None
+) -> None:
+    """Raise for an option that does not exist, saying which do."""
+    check_choice("operator", operator, get_args(Operator))
+    check_choice("backend", backend, ("auto", *get_args(Backend)))
+    check_count("probes", probes)
+    if chunk is not None:
+        check_count("chunk", chunk)
+    if step is not None and not 0 < step < math.inf:
+        raise ValueError(f"step should be positive and finite; got {step}")
+
+
+def check_count(name: str, given: object) -> None:
+    """Raise unless `given` is a whole number of at least 1."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"{name} should be a whole number of at least 1; got {given!r}")
+
+
+def check_choice(name: str, given: object, choices: tuple[str, ...]) -> None:
+    """Raise unless `given` is one of `choices`."""
+    if given not in choices:
+        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}; got {given!r}")
