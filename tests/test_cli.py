@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -43,8 +44,21 @@ def test_a_score_is_fitted_checked_and_cached(tmp_path: Path) -> None:
     said = run("score", "check", model, "--examples", "64", "--out", tmp_path / "check")
     assert "best linear denoiser" in said
     assert (tmp_path / "check" / "report.html").exists()
-    assert "1,295 examples" in run("score", "cache", model, "--out", tmp_path / "scores")
+    said = run("score", "cache", model, "--out", tmp_path / "scores")
+    assert "1,295 examples" in said
+    assert "differ from scores asked again" in said
     assert (tmp_path / "scores" / "manifest.json").exists()
+
+
+def test_the_score_of_plane_data_is_drawn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    np.savez(tmp_path / "plane.npz", x=x, y=(x[:, 0] > 0).astype(int))
+    model = tmp_path / "plane.safetensors"
+    data = ("--data", tmp_path / "plane.npz")
+    run("score", "fit", *data, "--out", model, "--steps", "20", "--width", "16")
+    run("score", "check", model, *data, "--out", tmp_path / "check")
+    assert "over the plane" in (tmp_path / "check" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,11 @@ def check(
     with progress_bar() as progress:
         quality = score_quality(denoiser, dataset.train.x, held_out[:examples], progress=progress)
         samples = sample(denoiser, 16) if held_out.ndim == 4 else None
+        plane = held_out.shape[1:] == (2,)
+        figure = report.field(denoiser.at(), held_out[:examples]) if plane else None
     typer.echo(report.table(quality).markdown())
-    show(report.write(quality, samples, f"{model.name} on {data}", out), report.summary(quality))
+    page = report.write(quality, f"{model.name} on {data}", out, samples=samples, plane=figure)
+    show(page, report.summary(quality))
 
 
 @app.command()
@@ -88,13 +91,15 @@ def cache(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
     timestep: Annotated[int, typer.Option(help="DDPM timestep of the noise level.")] = 50,
+    padding: Annotated[int, typer.Option(min=0, help="Of the crops whose error is told.")] = 4,
     root: Root = None,
 ) -> None:
     """Compute the score of every training example once, for training to read.
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
-    from taser.data import load
+    from taser.data import CropAndFlip, load
+    from taser.evaluation.score_quality import augmentation_error
     from taser.scores import Denoiser
     from taser.scores.cache import weights_hash, write_cache
 
@@ -107,3 +112,9 @@ def cache(
             sigma=score.sigma, progress=progress,
         )  # fmt: skip
     typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")
+    if train.is_images:
+        error = augmentation_error(score, train.x[:256], CropAndFlip(padding=padding))
+        typer.echo(
+            f"moved by crops of {padding} pixels and flips, they differ from scores asked again by "
+            f"{100 * error:.0f} % (root mean square)"
+        )

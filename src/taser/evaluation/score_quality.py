@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taser.data import Augmentation
 from taser.scores import Denoiser, Gaussian, sigma_of
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 
@@ -111,6 +112,21 @@ def score_quality(
     noised, s = reference.noised(held_out[:500], generator)
     test = ksd_test(noised, s, generator=generator)
     return ScoreQuality(tuple(levels), test.statistic, test.p_value, len(held_out))
+
+
+@torch.no_grad()
+def augmentation_error(
+    score: Callable[[Tensor], Tensor], x: Tensor, augment: Augmentation, seed: int = 0
+) -> float:
+    """What is lost by moving a score with its image instead of asking the score again.
+
+    ‖moved s(x) − s(moved x)‖/‖s(moved x)‖ over x, (n, C, H, W): the error of a score cache under
+    crop and flip.
+    """
+    moved, field = augment(x, score(x), generator=torch.Generator().manual_seed(seed))
+    assert field is not None
+    asked = score(moved)
+    return float((field - asked).norm() / asked.norm())
 
 
 def random_functions(

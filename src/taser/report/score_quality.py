@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -14,13 +16,25 @@ from .page import Block, Page, Picture, png
 from .table import Table
 
 
-def write(quality: ScoreQuality, samples: Tensor | None, title: str, out: Path) -> Path:
-    """results.json, table.md and report.html in `out`; the page's path."""
+def write(
+    quality: ScoreQuality,
+    title: str,
+    out: Path,
+    *,
+    samples: Tensor | None = None,
+    plane: Figure | None = None,
+) -> Path:
+    """results.json, table.md and report.html in `out`; the page's path.
+
+    samples: images to show, (n, C, H, W); plane: the :func:`field` of two-dimensional data.
+    """
     write_atomically(out / "results.json", json.dumps(quality.numbers(), indent=1) + "\n")
     write_atomically(out / "table.md", table(quality).markdown())
     pictures: list[Block] = [Picture(png(curves(quality)), CURVES)]
     if samples is not None:
         pictures.append(Picture(png(sheet(samples)), SHEET))
+    if plane is not None:
+        pictures.append(Picture(png(plane), FIELD))
     page = Page(
         title=f"Score model: {title}",
         summary=summary(quality),
@@ -34,6 +48,7 @@ CURVES = (
     "Left: denoising error as a share of σ², for the denoiser and the best linear one; lower is "
     "better. Right: root mean square of the score at clean points."
 )
+FIELD = "The score at t = 50 over the plane, as directions; colour: its size. Grey: the data."
 SHEET = "Draws from the denoiser by Heun's method, to look at."
 
 
@@ -85,6 +100,26 @@ def curves(quality: ScoreQuality) -> Figure:
     left.legend(frameon=False)
     right.loglog(sigmas, [level.score_rms for level in quality.levels], "o-")
     right.set(xlabel="σ", ylabel="score rms")
+    return figure
+
+
+def field(score: Callable[[Tensor], Tensor], x: Tensor) -> Figure:
+    """The score as arrows over the plane, with the data x, (n, 2)."""
+    low, high = x.amin(0), x.amax(0)
+    margin = 0.15 * (high - low)
+    axes_points = [torch.linspace(float(a), float(b), 24) for a, b in
+                   zip(low - margin, high + margin, strict=True)]  # fmt: skip
+    grid = torch.cartesian_prod(*axes_points).to(x)
+    s = score(grid)
+    arrows = s / s.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(x[:, 0], x[:, 1], s=4, color="0.75")
+    shown = axes.quiver(
+        grid[:, 0], grid[:, 1], arrows[:, 0], arrows[:, 1], s.norm(dim=1), cmap="viridis"
+    )
+    figure.colorbar(shown, label="‖s‖", shrink=0.7)
+    axes.set_aspect("equal")
     return figure
 
 

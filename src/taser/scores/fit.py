@@ -1,6 +1,7 @@
 """Training a denoiser by denoising score matching."""
 
 import copy
+import io
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ class FitConfig:
     steps, or minutes of wall clock if given, whichever ends first. ln σ is drawn from
     N(noise_mean, noise_std²) in the units of the inputs: EDM's −1.2 ± 1.2 for [-1, 1] is −1.9 on
     pixels in [0, 1]. The rate warms up over the first steps and falls to zero as a cosine.
+    bfloat16: autocast the network; None for where the hardware has it (without it, it is slower).
     """
 
     steps: int = 2000
@@ -34,6 +36,7 @@ class FitConfig:
     noise_mean: float = -1.9
     noise_std: float = 1.2
     flip: bool = False
+    bfloat16: bool | None = None
     seed: int = 0
     save_every: float = 60.0
 
@@ -96,6 +99,13 @@ def fit(
     return run.average.eval()
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware computes in bfloat16; emulated, it is many times slower."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+
+
 class _Run:
     """Everything that a training in progress consists of."""
 
@@ -108,6 +118,9 @@ class _Run:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
+        self.device = next(self.model.parameters()).device
+        wanted = config.bfloat16
+        self.bfloat16 = has_bfloat16(self.device) if wanted is None else wanted
 
     def out_of_time(self) -> bool:
         minutes = self.config.minutes
@@ -127,7 +140,8 @@ class _Run:
         rate *= 0.5 * (1 + math.cos(math.pi * done / total))
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        loss = denoising_loss(self.model, *self._batch())
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = denoising_loss(self.model, *self._batch())
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -141,18 +155,18 @@ class _Run:
 
     def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
         size = min(self.config.batch, len(self.x))
-        x = self.x[torch.randint(len(self.x), (size,), generator=self.generator)]
+        # Drawn on the CPU, so that every device sees the same batches.
+        rows = torch.randint(len(self.x), (size,), generator=self.generator)
+        x = self.x[rows.to(self.x.device)].to(self.device)
         if self.config.flip:
-            turned = torch.rand(size, generator=self.generator) < 0.5
+            turned = torch.rand(size, generator=self.generator).to(self.device) < 0.5
             x = torch.where(turned.view(-1, 1, 1, 1), x.flip(-1), x)
-        level = torch.randn(size, generator=self.generator)
+        level = torch.randn(size, generator=self.generator).to(self.device)
         sigma = (self.config.noise_mean + self.config.noise_std * level).exp()
-        return x, sigma, torch.randn(x.shape, generator=self.generator)
+        return x, sigma, torch.randn(x.shape, generator=self.generator).to(self.device)
 
     def save(self, path: Path) -> None:
         """Atomically; tensors and numbers only."""
-        import io
-
         buffer = io.BytesIO()
         torch.save(
             {
@@ -167,7 +181,7 @@ class _Run:
     def restore(self, path: Path) -> None:
         """Go on from :meth:`save`."""
         try:
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
             self.model.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
             self.optimiser.load_state_dict(state["optimiser"])

@@ -1,0 +1,62 @@
+"""Score quality against what is known: a perfect score, a spoiled one, an equivariant one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from taser.data import CropAndFlip, load
+from taser.evaluation.score_quality import augmentation_error, score_quality, wiener
+from taser.report import score_quality as report
+from taser.scores import Denoiser, Gaussian, pretrained
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_linear_denoiser_is_the_posterior_mean_of_a_gaussian() -> None:
+    cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]], dtype=torch.float64)
+    x = Gaussian(torch.ones(2).double(), cov).sample(200_000, generator())
+    points = torch.randn(5, 2, generator=generator(1), dtype=torch.float64)
+    gain = cov @ torch.linalg.inv(cov + 0.25 * torch.eye(2))
+    expected = 1 + (points - 1) @ gain.T
+    # The sample covariance has relative error about 1/√n per entry.
+    torch.testing.assert_close(wiener(x)(points, 0.5), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    data = load("digits")
+    return data.train.x, data.test.x
+
+
+def test_the_shipped_score_is_good_and_a_spoiled_one_is_not(
+    digits: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    good = pretrained("digits")
+    quality = score_quality(good, *digits, timesteps=(25, 50, 100))
+    assert all(level.gain > 0.25 for level in quality.levels)
+    assert all(abs(level.stein.z) < 4.5 for level in quality.levels)
+    assert quality.ksd_p_value > 0.001
+
+    spoiled = Denoiser.load(good.save(tmp_path / "copy.safetensors"))
+    spoiled.std *= 2  # as if fitted to other data: every estimate keeps too much of the noise
+    bad = score_quality(spoiled, *digits, timesteps=(50,))
+    assert bad.levels[0].gain < quality.levels[1].gain - 0.1
+    page = report.write(quality, "digits", tmp_path, samples=digits[1][:4])
+    assert "http" not in page.read_text().replace("http-equiv", "")
+
+
+def test_moving_a_score_with_its_image_is_exact_for_an_equivariant_score() -> None:
+    x = torch.rand(8, 1, 8, 8, generator=generator())
+    crop = CropAndFlip(padding=2)
+    assert augmentation_error(lambda x: -x, x, crop) == 0.0
+    fixed = torch.linspace(0, 1, 64).view(1, 8, 8)
+    assert augmentation_error(lambda x: fixed - x, x, crop) > 0.1
+
+
+def test_at_least_two_examples(digits: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        score_quality(pretrained("digits"), digits[0], digits[1][:1])
