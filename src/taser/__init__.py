@@ -1,8 +1,8 @@
 """TASER: task-aware Stein regularisation, for robust training that follows the data's geometry."""
 
-from . import models, probes, scores, stein
+from . import data, models, probes, scores, stein
 from .stein import SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
-__all__ = ["SteinPenalty", "models", "probes", "scores", "stein", "stein_residual"]
+__all__ = ["SteinPenalty", "data", "models", "probes", "scores", "stein", "stein_residual"]

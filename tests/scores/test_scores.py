@@ -150,6 +150,7 @@ def test_affine_detaches_a_score_that_does_not() -> None:
         (lambda: KernelDensity(torch.zeros(3, 1), 0.0), "positive"),
         (lambda: KernelDensity(torch.zeros(3, 1), 1.0, chunk=0), "at least 1"),
         (lambda: Gaussian(torch.zeros(2))(torch.zeros(4, 3)), r"got \(4, 3\)"),
+        (lambda: Gaussian(torch.zeros(2))(torch.zeros(4, 2, dtype=torch.uint8)), "floating point"),
         (lambda: Affine(Gaussian(torch.zeros(2)), 0.0), "nowhere zero"),
     ],
 )

@@ -393,7 +393,16 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
         ((mlp.x, mlp.y, mlp.s * torch.inf), "finite"),
         ((mlp.x, mlp.y, mlp.s.clone().requires_grad_()), "detach"),
         ((mlp.x.long(), mlp.y, mlp.s), "int64"),
+        ((mlp.x, mlp.y, mlp.s.long()), "score s should be floating point"),
+        (
+            (mlp.x, mlp.y, taser.scores.Gaussian(torch.zeros(6))),
+            r"such as score\(x\); got Gaussian",
+        ),
     ]
     for arguments, message in wrong:
         with pytest.raises(ValueError, match=message):
             taser.SteinPenalty()(mlp.model, *arguments)
+    penalty = taser.SteinPenalty()
+    penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    with pytest.raises(ValueError, match="0…2"):  # and later ones too, on a CPU
+        penalty(mlp.model, mlp.x, mlp.y + 3, mlp.s)

@@ -13,7 +13,7 @@ TOLERANCE = 1e-6  # of [0, 1]: what rounding does to pixels that were scaled in 
 ROWS = 4096  # hashed at a time
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Inputs x with their labels or targets y; treat both as read-only.
 
@@ -53,6 +53,9 @@ class Split:
                 f"a split should hold at least one example; got {tuple(self.stored.shape)}"
             )
         self._check_values()
+
+    def __repr__(self) -> str:
+        return f"Split({len(self):,} inputs of shape {self.shape})"
 
     def _check_values(self) -> None:
         if not bool(torch.isfinite(self.y).all()):

@@ -45,6 +45,8 @@ class Density(nn.Module, ABC):
                 f"so x should be (B, {', '.join(map(str, self.event_shape))}); "
                 f"got {tuple(x.shape)}"
             )
+        if not x.is_floating_point():
+            raise ValueError(f"x should be floating point, images in [0, 1]; got {x.dtype}")
         return x.flatten(1).to(next(self.buffers()).dtype)
 
     def extra_repr(self) -> str:

@@ -12,6 +12,13 @@ from .terms import Operator
 
 def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
     """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
+    for name, given in (("x", x), ("the score s", s)):
+        if not isinstance(given, Tensor):
+            raise ValueError(
+                f"{name} should be a tensor, such as score(x); got {type(given).__name__}"
+            )
+    if not s.is_floating_point():
+        raise ValueError(f"the score s should be floating point; got {s.dtype}")
     if not x.is_floating_point():
         raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
     if x.ndim < 2:

@@ -7,7 +7,7 @@ from taser.probes import Probed
 
 from .guards import UnsupportedLayer, place
 from .plain_kernels import plain_kernels
-from .watch import KernelWatch
+from .watch import Watched
 
 PIECEWISE_LINEAR = (
     nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU,
@@ -41,8 +41,8 @@ def curvature_seen(f: Probed, x: Tensor) -> bool | None:
     generator = torch.Generator(device=x.device).manual_seed(0)
     x = x[:4].detach().requires_grad_()
     island = torch.autocast(x.device.type, enabled=False)
-    with island, plain_kernels(), KernelWatch("reverse", graph=False):
-        outputs = f.model(x.clone())
+    with island, plain_kernels():
+        outputs = Watched(f.model, "reverse", graph=False)(x.clone())
     mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
     (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)
     if not gradient.requires_grad or not bool(gradient.any()):
