@@ -137,6 +137,11 @@ def test_a_real_unet_goes_from_disk_to_a_penalty(tmp_path: Path) -> None:
     assert s.shape == images.shape
     assert not s.requires_grad
     torch.testing.assert_close(s, from_diffusers(unet.eval(), diffusers.DDPMScheduler())(images))
+    (tmp_path / "diffusion_pytorch_model.safetensors").unlink()
+    torch.save(unet.state_dict(), tmp_path / "diffusion_pytorch_model.bin")
+    with pytest.raises(OSError, match="safetensors"):
+        from_diffusers(str(tmp_path))
+    torch.testing.assert_close(from_diffusers(str(tmp_path), safetensors_only=False)(images), s)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     value = taser.SteinPenalty()(model, images, torch.arange(6), s)
     value.backward()

@@ -1,6 +1,7 @@
 """A cache gives back the scores it was made of, and refuses to give anything else."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,6 +57,15 @@ def test_an_interrupted_write_leaves_no_cache(folder: Path) -> None:
         write_cache(folder, fails, torch.zeros(4, 2), data="", model="", sigma=0.1)
     with pytest.raises(StaleCache, match="no whole"):
         read_cache(folder)
+
+
+def test_a_full_disk_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(OSError, match="make room"):
+        write_cache(tmp_path, lambda x: x, torch.ones(4, 2), data="", model="", sigma=0.1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_scores_too_large_for_half_precision_are_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import TimeRemainingColumn as TimeLeft
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeLeft())
-    with Progress(*columns) as bar:
+    with Progress(*columns, transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def progress(done: int, total: int, label: str) -> None:

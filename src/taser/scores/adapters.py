@@ -67,16 +67,21 @@ def from_edm(
 
 
 def from_diffusers(
-    model: Any, scheduler: Any = None, *, timestep: int = REFERENCE_TIMESTEP
+    model: Any,
+    scheduler: Any = None,
+    *,
+    timestep: int = REFERENCE_TIMESTEP,
+    safetensors_only: bool = True,
 ) -> DenoisingScore:
     """The score of a `diffusers` UNet2DModel with its DDPM or DDIM scheduler.
 
-    model: the UNet, or a local path or hub name, from which safetensors are read; scheduler: the
-    scheduler, or None to read it from the same place. The model is asked at √ᾱ u, the input whose
+    model: the UNet, or a local path or hub name; scheduler: the scheduler, or None to read it from
+    the same place. Weights are read from safetensors, which carry no code, unless
+    `safetensors_only` is False. The model is asked at √ᾱ u, the input whose
     noise level is that of `timestep`, for u = 2x − 1; the answer is turned into E[x₀ | x] and so
     into a score on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
     """
-    model, scheduler = _loaded(model, scheduler)
+    model, scheduler = _loaded(model, scheduler, safetensors_only)
     alphas = scheduler.alphas_cumprod
     if not 0 <= timestep < len(alphas):
         raise ValueError(
@@ -104,7 +109,7 @@ def _holding(score: DenoisingScore, network: object) -> DenoisingScore:
     return score
 
 
-def _loaded(model: Any, scheduler: Any) -> tuple[Any, Any]:
+def _loaded(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, Any]:
     if not isinstance(model, str) and scheduler is not None:
         return model, scheduler
     try:
@@ -115,5 +120,6 @@ def _loaded(model: Any, scheduler: Any) -> tuple[Any, Any]:
         ) from error
     if not isinstance(model, str):
         raise ValueError("give the model's scheduler, or a path or hub name to read both from")
-    unet = diffusers.UNet2DModel.from_pretrained(model, use_safetensors=True)
+    only = True if safetensors_only else None  # None: whichever there is
+    unet = diffusers.UNet2DModel.from_pretrained(model, use_safetensors=only)
     return unet, scheduler or diffusers.DDPMScheduler.from_pretrained(model)

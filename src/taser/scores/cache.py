@@ -1,7 +1,9 @@
 """Scores of a whole data set, computed once and read from a file afterwards."""
 
+import errno
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,6 +62,13 @@ def write_cache(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").unlink(missing_ok=True)
+    (folder / "scores.npy").unlink(missing_ok=True)
+    needed = 2 * x.numel()
+    # A mapped file on a full disk would end the process without a word, so ask before.
+    if shutil.disk_usage(folder).free < 1.1 * needed:
+        raise OSError(
+            errno.ENOSPC, f"the scores take {needed / 1e6:,.0f} MB; make room", str(folder)
+        )
     file = np.lib.format.open_memmap(
         folder / "scores.npy", mode="w+", dtype=np.float16, shape=tuple(x.shape)
     )
