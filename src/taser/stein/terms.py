@@ -37,12 +37,12 @@ class Terms:
         return self.per_probe.mean(0)
 
 
-def values(f: Function, x: Tensor) -> Tensor:
-    """f(x), which has to be one number for each row of x."""
+def values(f: Function, x: Tensor, name: str = "f") -> Tensor:
+    """f(x), which has to be one number for each row of x; `name` is for the message."""
     value = f(x)
     if tuple(value.shape) != (len(x),):
         raise ValueError(
-            f"f should return one number per example, shape ({len(x)},); got "
+            f"{name} should return one number per example, shape ({len(x)},); got "
             f"{tuple(value.shape)}. Reduce a vector output with a probe from taser.probes"
         )
     return value

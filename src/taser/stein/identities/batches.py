@@ -50,17 +50,6 @@ class Residuals:
         return r, (r if self.backend == "exact" else self(f, x, s))
 
 
-def per_row(name: str, function: Function, x: Tensor) -> Tensor:
-    """function(x), which has to be one number for each row of x; `name` is for the message."""
-    value = function(x)
-    if tuple(value.shape) != (len(x),):
-        raise ValueError(
-            f"{name} should return one number per example, shape ({len(x)},); "
-            f"got {tuple(value.shape)}"
-        )
-    return value
-
-
 def row_slices(n: int, batch: int) -> Iterator[slice]:
     """The rows 0 … n − 1, `batch` at a time."""
     if n < 2:

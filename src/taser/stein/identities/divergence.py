@@ -7,10 +7,8 @@ from torch import Tensor
 
 from taser.stein.plain_kernels import plain_kernels
 from taser.stein.reverse import gradient_with_graph
-from taser.stein.terms import Function
+from taser.stein.terms import Function, values
 from taser.stein.watch import Watched
-
-from .batches import per_row
 
 
 def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]) -> Tensor:
@@ -27,7 +25,7 @@ def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]
     """
     with torch.enable_grad(), plain_kernels(), torch.autocast(x.device.type, enabled=False):
         x, gradient = gradient_with_graph(Watched(f, "exact", graph=False), x)
-        log_p = per_row("log_prob", log_prob, x)
+        log_p = values(log_prob, x, "log_prob")
         if not log_p.requires_grad:
             raise ValueError("log_prob(x) should depend on x through autograd; it does not")
         density = (log_p - log_p.detach()).exp()  # p(·)/p(x): one at x, so nothing overflows

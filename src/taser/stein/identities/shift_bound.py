@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from taser.stein.guards import Backend
-from taser.stein.terms import Function
+from taser.stein.terms import Function, values
 
-from .batches import Residuals, per_row, row_slices
+from .batches import Residuals, row_slices
 from .estimate import Estimate
 from .shifts import LogRatio
 
@@ -101,7 +101,7 @@ def shift_bound(
 def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
     """q/p at x ~ p, (n,), scaled to the mean 1 that it has under p."""
     log_weights = torch.cat(
-        [per_row("log_ratio", log_ratio, x[rows]) for rows in row_slices(len(x), batch)]
+        [values(log_ratio, x[rows], "log_ratio") for rows in row_slices(len(x), batch)]
     )
     largest = log_weights.max()
     if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
