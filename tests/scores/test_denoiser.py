@@ -124,8 +124,16 @@ def test_the_shipped_denoiser_beats_the_best_linear_one() -> None:
     error = (x + sigma**2 * s - data.test.x).square().mean()
     linear = (wiener(data.train.x)(x, sigma) - data.test.x).square().mean()
     assert error < 0.75 * linear
-    with pytest.raises(ValueError, match="ship for digits"):
+    with pytest.raises(ValueError, match="ship for digits, cifar10"):
         pretrained("imagenet")
+
+
+def test_the_shipped_denoiser_for_cifar10_takes_noise_away() -> None:
+    """Even from flat pictures, which are no photographs: most of the noise at t = 50."""
+    clean = torch.full((4, 3, 32, 32), 0.4)
+    score = pretrained("cifar10").at(timestep=50)
+    noised, s = score.noised(clean, generator())
+    assert (noised + score.sigma**2 * s - clean).square().mean() < 0.2 * score.sigma**2
 
 
 def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
