@@ -238,16 +238,16 @@ def test_any_callable_with_labels_inside_works_with_every_backend() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_and_half_inputs_are_computed_in_full_precision(dtype: torch.dtype) -> None:
-    case = cases.case("batchnorm")
-    model = case.model.float()
+@pytest.mark.parametrize("backend", ["difference", "reverse", "exact", "piecewise_linear"])
+def test_autocast_and_half_inputs_are_computed_in_full_precision(
+    dtype: torch.dtype, backend: Backend
+) -> None:
+    case = cases.case("relu" if backend == "piecewise_linear" else "batchnorm")
     x, s = case.x.to(dtype), case.s.to(dtype)
-    f = Probed(model, Margin(), case.y)
-    plain = taser.stein_residual(
-        f, x.float(), s.float(), backend="difference", generator=generator()
-    )
+    f = Probed(case.model.float(), Margin(), case.y)
+    plain = taser.stein_residual(f, x.float(), s.float(), backend=backend, generator=generator())
     with torch.autocast("cpu", torch.bfloat16):
-        inside = taser.stein_residual(f, x, s, backend="difference", generator=generator())
+        inside = taser.stein_residual(f, x, s, backend=backend, generator=generator())
     assert inside.dtype == torch.float32
     torch.testing.assert_close(inside, plain)
 
