@@ -1,0 +1,37 @@
+"""What an attack tries to raise, one number for each example."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+AttackLoss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, y) → (B,): larger is worse for the model."""
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """CE(z, y). logits: (B, C) → (B,)."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """max_{j≠y} z_j − z_y: positive when the model errs; unlike CE it cannot saturate. (B,)."""
+    own = logits.gather(1, y[:, None])[:, 0]
+    others = logits.masked_fill(F.one_hot(y, logits.shape[1]).bool(), -torch.inf)
+    return others.amax(1) - own
+
+
+def kl_from(clean: Tensor) -> AttackLoss:
+    """KL(softmax(clean) ‖ softmax(z)), the loss that TRADES attacks. clean: (B, C) logits."""
+    p = clean.detach().log_softmax(1)
+
+    def loss(logits: Tensor, y: Tensor) -> Tensor:  # noqa: ARG001 — labels do not matter here
+        return (p.exp() * (p - logits.log_softmax(1))).sum(1)
+
+    return loss
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """(f(x) − y)², averaged over what is predicted for one example. (B,)."""
+    return (outputs.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)

@@ -1,0 +1,78 @@
+"""Projected gradient ascent (Madry et al., 2018), as training uses it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .losses import AttackLoss, cross_entropy
+from .quiet import quiet
+from .threat import Threat
+
+Start = Literal["random", "gaussian", "clean"]
+GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
+
+
+@dataclass(frozen=True)
+class PGD:
+    """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball.
+
+    start
+        "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
+        "clean": x itself.
+
+    The model is asked in evaluation mode, and neither its statistics nor its gradients change.
+    """
+
+    threat: Threat = field(default_factory=Threat)
+    steps: int = 10
+    step_size: float = 2 / 255
+    start: Start = "random"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps should be at least 1; got {self.steps}")
+        if not self.step_size > 0:
+            raise ValueError(f"step_size should be positive; got {self.step_size}")
+        if self.start not in get_args(Start):
+            raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
+
+    def __call__(
+        self,
+        model: Callable[[Tensor], Tensor],
+        x: Tensor,
+        y: Tensor,
+        *,
+        loss: AttackLoss = cross_entropy,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Adversarial inputs, (B, *), detached. y: (B,)."""
+        x = x.detach()
+        moved = self._begin(x, generator)
+        with quiet(model):
+            for _ in range(self.steps):
+                gradient = input_gradient(model, moved, y, loss)
+                moved = self.threat.project(
+                    moved + self.step_size * self.threat.ascent(gradient), x
+                )
+        return moved
+
+    def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.start == "clean":
+            return x.clone()
+        if self.start == "random":
+            return self.threat.random(x, generator)
+        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        return x + GAUSSIAN_START * noise
+
+
+def input_gradient(
+    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: AttackLoss
+) -> Tensor:
+    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own because the examples do not meet."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(model(x), y).sum(), x)
+    return gradient
