@@ -20,6 +20,9 @@ from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
 from .terms import Operator, Terms
 
+Field = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""x ↦ (the points at which the model is asked, the scores), each (B, *)."""
+
 CENTERS = ("batch", "running", "calibrated", "none")
 
 
@@ -110,8 +113,12 @@ class SteinPenalty(nn.Module):
         self._generator = generator
         self._known: tuple[ReferenceType, bool, Backend] | None = None
 
-    def forward(self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor) -> Tensor:
-        """R of a batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x."""
+    def forward(self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor | Field) -> Tensor:
+        """R of a batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
+
+        Instead of a tensor, s may be a function x ↦ (points, scores), which is asked only for the
+        examples that count: a network of scores then rests in the calls that compute nothing.
+        """
         if self.training and self.calls % self.every:
             self.calls += 1
             return x.new_zeros(())
@@ -119,7 +126,10 @@ class SteinPenalty(nn.Module):
         rows = random_part(size, self.fraction, self.generator(x.device)) if self.training else None
         if rows is not None:
             check_labels(y, x)
-            x, y, s = x[rows], None if y is None else y[rows], s[rows]
+            x, y = x[rows], None if y is None else y[rows]
+            s = s if callable(s) else s[rows]
+        if callable(s):
+            x, s = s(x)
         terms, backend = self._residuals(model, x, y, s)
         value = self._centred_square(terms)
         if rows is not None and self.centre.of_batch:

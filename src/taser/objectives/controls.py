@@ -1,0 +1,72 @@
+"""What a reviewer asks TASER to be compared with: penalties that know nothing of the data."""
+
+import torch
+from torch import Tensor, nn
+
+from taser.probes import Margin, Probe, Probed
+from taser.stein.guards import frozen, unwrapped
+from taser.stein.reverse import gradient_with_graph
+
+from .objective import Model, full_precision
+
+
+class GradientPenalty(nn.Module):
+    """mean_i ‖∇m(x_i)‖²: the size of the probe's input gradient, alike in every direction.
+
+    It is computed as TASER's penalty is, with BatchNorm in evaluation mode and in full precision,
+    so that the score is all that differs.
+    """
+
+    def __init__(self, probe: Probe | None = None) -> None:
+        super().__init__()
+        self.probe: Probe = Margin() if probe is None else probe
+
+    def forward(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor | None,
+        s: Tensor | None = None,  # noqa: ARG002
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """A scalar. x: (B, *); the score and the random source are not needed."""
+        model = unwrapped(model)
+        with frozen(model), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+            _, gradient = gradient_with_graph(Probed(model, self.probe, y), full_precision(x))
+            return gradient.flatten(1).square().sum(1).mean()
+
+
+class JacobianPenalty(nn.Module):
+    """mean_i ‖∂z/∂x(x_i)‖²_F of all outputs z, by random projections (Hoffman et al., 2019).
+
+    For a random unit vector v of C outputs, C·E‖vᵀJ‖² = ‖J‖²_F.
+    """
+
+    def __init__(self, projections: int = 1) -> None:
+        super().__init__()
+        if projections < 1:
+            raise ValueError(f"projections should be at least 1; got {projections}")
+        self.projections = projections
+
+    def forward(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor | None,  # noqa: ARG002
+        s: Tensor | None = None,  # noqa: ARG002
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """A scalar. x: (B, *); labels and score are not needed."""
+        model = unwrapped(model)
+        with frozen(model), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+            x = full_precision(x).detach().requires_grad_()
+            z = model(x).reshape(len(x), -1)
+            total = z.new_zeros(())
+            for _ in range(self.projections):
+                v = torch.randn(z.shape, generator=generator, device=z.device, dtype=z.dtype)
+                v = v / v.norm(dim=1, keepdim=True)
+                (gradient,) = torch.autograd.grad((v * z).sum(), x, create_graph=True)
+                total = total + z.shape[1] * gradient.flatten(1).square().sum(1).mean()
+        return total / self.projections

@@ -1,0 +1,60 @@
+"""What a model is trained on: an attack, if any, and a loss at the attacked points."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Model = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """A scalar to minimise, its parts by name, and the outputs that were computed on the way.
+
+    clean: outputs at x, or None where the objective does not ask there; attacked: outputs at the
+    adversarial points, or None. Both (B, …), with their graph.
+    """
+
+    total: Tensor
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    clean: Tensor | None = None
+    attacked: Tensor | None = None
+
+
+class Objective(ABC):
+    """Call it in any loop: loss = objective(model, x, y)."""
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The loss of a batch, a scalar. x: (B, *); y: (B,)."""
+        return self.loss(model, x, y, self.attack(model, x, y, generator=generator)).total
+
+    def attack(
+        self,
+        model: Model,  # noqa: ARG002
+        x: Tensor,
+        y: Tensor,  # noqa: ARG002
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """The points to train at, (B, *); x itself unless the objective is adversarial."""
+        return x
+
+    @abstractmethod
+    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
+        """The loss, given the attacked points. The model is asked in the mode that it is in."""
+
+
+def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    """KL(softmax(p) ‖ softmax(q)) of each example: (B, C), (B, C) → (B,)."""
+    p = p_logits.log_softmax(1)
+    return (p.exp() * (p - q_logits.log_softmax(1))).sum(1)
+
+
+def full_precision(outputs: Tensor) -> Tensor:
+    """At least float32: exponentials and logarithms of losses are not for half precision."""
+    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs

@@ -1,0 +1,91 @@
+"""TASER as a term of a loss: where the residual is asked, and with which score."""
+
+from collections.abc import Callable
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+
+from taser.scores import Score
+from taser.stein import SteinPenalty
+
+from .objective import Model
+
+At = Literal["clean", "noised", "mixed"]
+
+
+class Regulariser(Protocol):
+    """A penalty on a model at the clean batch: TASER, or what it is compared with."""
+
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor | None,
+        s: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor: ...
+
+
+class NoisedScore(Protocol):
+    """A score that can draw noised points: x ↦ (x + σε, s_σ(x + σε))."""
+
+    def noised(
+        self, x: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+class Taser(nn.Module):
+    """The Stein penalty of the clean batch, never of adversarial inputs.
+
+    at
+        "clean": at x with s(x), as in the paper; the score may come from a cache. "noised": at
+        x + σε with s_σ(x + σε), where E[r] = 0 holds. "mixed": the model at x, the score at
+        x + σε: its drift is −(1/σ) ε̂·∇f(x), with ε̂ the part of the noise that the denoiser
+        recognises, the part off the data.
+    """
+
+    def __init__(
+        self, penalty: SteinPenalty, score: Score | NoisedScore | None, at: At = "clean"
+    ) -> None:
+        super().__init__()
+        if at not in get_args(At):
+            raise ValueError(f"at should be one of {get_args(At)}; got {at!r}")
+        if at != "clean" and not hasattr(score, "noised"):
+            raise ValueError(
+                f"at={at!r} needs a score that can draw noised points, such as "
+                f"Denoiser(…).at(timestep=50); got {type(score).__name__}"
+            )
+        self.penalty = penalty
+        self.score = score
+        self.at: At = at
+
+    def forward(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor | None,
+        s: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """R of the batch, a scalar. s: cached scores at x, like x, for at="clean"."""
+        if self.at == "clean" and s is not None:
+            return self.penalty(model, x, y, s)
+        return self.penalty(model, x, y, self._field(generator))
+
+    def _field(
+        self, generator: torch.Generator | None
+    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """x ↦ (the points for the model, the score), asked only for the examples that count."""
+
+        def field(x: Tensor) -> tuple[Tensor, Tensor]:
+            if self.at == "clean":
+                if not callable(self.score):
+                    raise ValueError("at='clean' needs a score model, or s with each batch")
+                return x, self.score(x)
+            moved, s = self.score.noised(x, generator)  # type: ignore[union-attr]
+            return (x if self.at == "mixed" else moved), s
+
+        return field
