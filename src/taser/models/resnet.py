@@ -1,18 +1,17 @@
 """ResNet-18 for small images."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
+
+from .activation import Activation, Factory, factory
+from .normalised import CIFAR10_MEAN, CIFAR10_STD, Normalised
 
 
 class Block(nn.Module):
     """Two 3×3 convolutions and a shortcut (He et al., 2016)."""
 
-    def __init__(
-        self, inputs: int, outputs: int, stride: int, activation: Callable[[], nn.Module]
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, activation: Factory) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)
@@ -30,36 +29,32 @@ class Block(nn.Module):
         return self.activation(self.norm2(self.conv2(h)) + self.shortcut(x))
 
 
-class ResNet18(nn.Module):
+class ResNet18(Normalised):
     """ResNet-18 with a 3×3 stem of stride one and no max-pooling, for images in [0, 1].
 
-    `width` channels in the first stage (64 as published), doubled in each of the next three.
-    Inputs are normalised inside, so that attacks, scores and penalties all speak of pixels.
+    (B, C, H, W) → (B, classes). `width` channels in the first stage (64 as published), doubled in
+    each of the next three. The length of `mean` and `std` gives C.
     """
-
-    mean: Tensor
-    std: Tensor
 
     def __init__(
         self,
         classes: int = 10,
         width: int = 64,
-        activation: Callable[[], nn.Module] = nn.ReLU,
-        mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465),
-        std: tuple[float, ...] = (0.2470, 0.2435, 0.2616),
+        activation: Activation = "relu",
+        mean: tuple[float, ...] = CIFAR10_MEAN,
+        std: tuple[float, ...] = CIFAR10_STD,
     ) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+        super().__init__(mean, std)
+        make = factory(activation)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         self.stem = nn.Sequential(
-            nn.Conv2d(len(mean), width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), activation()
+            nn.Conv2d(len(mean), width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), make()
         )
         self.stages = nn.Sequential(
             *(
                 nn.Sequential(
-                    Block(before, after, 1 if stage == 0 else 2, activation),
-                    Block(after, after, 1, activation),
+                    Block(before, after, 1 if stage == 0 else 2, make),
+                    Block(after, after, 1, make),
                 )
                 for stage, (before, after) in enumerate(pairwise(widths))
             )
@@ -67,5 +62,5 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.stages(self.stem((x - self.mean) / self.std))
+        h = self.stages(self.stem(self.normalise(x)))
         return self.head(h.mean((2, 3)))

@@ -1,6 +1,6 @@
 """Adversarial weight perturbation (Wu et al., 2020), around any objective."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser.stein.guards import unwrapped
+from taser.stein.guards import kept_buffers, unwrapped
+from taser.stein.part import processes
 
 from .objective import Objective
 
@@ -40,15 +41,15 @@ class AWP:
     ) -> Iterator[Tensor]:
         """The loss at the perturbed weights; the weights are put back at the end of the block."""
         moved = self.objective.attack(model, x, y, generator=generator)
-        with perturbed(model, lambda m: self.objective.loss(m, x, y, moved).total, self.gamma):
+        with perturbed(model, [lambda m: self.objective.loss(m, x, y, moved).total], self.gamma):
             yield self.objective.loss(model, x, y, moved).total
 
 
 @contextmanager
 def perturbed(
-    model: nn.Module, loss: Callable[[nn.Module], Tensor], gamma: float
+    model: nn.Module, losses: Sequence[Callable[[nn.Module], Tensor]], gamma: float
 ) -> Iterator[None]:
-    """The model with each weight moved by γ·‖w‖·g/‖g‖, g = ∇_w loss(model), and moved back.
+    """The model with each weight moved by γ·‖w‖·g/‖g‖, g = ∇_w Σ losses(model), and moved back.
 
     The authors compute g on a proxy copy; here the model is its own proxy, and its running
     statistics are put back, which gives the same g without a second set of weights. Over several
@@ -57,7 +58,7 @@ def perturbed(
     module = unwrapped(model)
     assert isinstance(module, nn.Module)
     weights = [w for w in module.parameters() if w.requires_grad and w.ndim > 1]
-    moves = _moves(weights, _ascent(module, weights, loss), gamma)
+    moves = _moves(weights, _ascent(module, weights, losses), gamma)
     with torch.no_grad():
         for weight, move in zip(weights, moves, strict=True):
             weight.add_(move)
@@ -70,19 +71,22 @@ def perturbed(
 
 
 def _ascent(
-    module: nn.Module, weights: list[nn.Parameter], loss: Callable[[nn.Module], Tensor]
+    module: nn.Module,
+    weights: list[nn.Parameter],
+    losses: Sequence[Callable[[nn.Module], Tensor]],
 ) -> list[Tensor]:
-    statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    with torch.enable_grad():
-        gradients = torch.autograd.grad(loss(module), weights, allow_unused=True)
-    with torch.no_grad():
-        for buffer, before in statistics:
-            buffer.copy_(before)
-    found = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, gradients)]  # noqa: B905
-    if dist.is_available() and dist.is_initialized():
-        for gradient in found:
-            dist.all_reduce(gradient)  # a sum: the scaling below takes the rest out
-    return found
+    totals = [torch.zeros_like(weight) for weight in weights]
+    for loss in losses:
+        with torch.enable_grad(), kept_buffers(module):
+            gradients = torch.autograd.grad(
+                loss(module), weights, allow_unused=True, materialize_grads=True
+            )
+        for total, gradient in zip(totals, gradients, strict=True):
+            total.add_(gradient)
+    if processes() > 1:
+        for total in totals:
+            dist.all_reduce(total)  # a sum: the scaling of the moves takes the rest out
+    return totals
 
 
 def _moves(weights: list[nn.Parameter], gradients: list[Tensor], gamma: float) -> list[Tensor]:

@@ -45,6 +45,18 @@ def untouched_randomness(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def kept_buffers(module: nn.Module) -> Iterator[None]:
+    """Put every buffer back, so that forwards in training mode leave no trace in statistics."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
 def _kept(module: nn.Module) -> bool:
     """Recurrent layers without dropout: the mode changes nothing, but cuDNN wants training."""
     return isinstance(module, nn.RNNBase) and not module.dropout

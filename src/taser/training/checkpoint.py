@@ -1,0 +1,85 @@
+"""Checkpoints that are whole or not there: safetensors and JSON, with checksums, no pickle."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as tensors_from
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from taser.files import write_atomically
+
+logger = logging.getLogger(__name__)
+KEPT = 2  # the last, and the one before it should the last be damaged
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint whose files are missing, cut short or changed."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """tensors: by group ("model", "optimiser", …), then by name; state: anything JSON can hold."""
+
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Write folder/step-N. It appears under its name only when every byte is on the disk."""
+    final = folder / f"step-{step:09d}"
+    writing = folder / f".writing-{step:09d}"
+    shutil.rmtree(writing, ignore_errors=True)
+    sums = {}
+    for group, tensors in checkpoint.tensors.items():
+        content = bytes_of({name: t.detach().contiguous().cpu() for name, t in tensors.items()})
+        write_atomically(writing / f"{group}.safetensors", content)
+        sums[group] = hashlib.sha256(content).hexdigest()
+    write_atomically(
+        writing / "state.json", json.dumps({"state": checkpoint.state, "sha256": sums}, indent=1)
+    )
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(writing, final)
+    for old in _steps(folder)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint; raise DamagedCheckpoint if anything is not as it was written."""
+    try:
+        record = json.loads((path / "state.json").read_text())
+        tensors = {}
+        for group, expected in record["sha256"].items():
+            content = (path / f"{group}.safetensors").read_bytes()
+            if hashlib.sha256(content).hexdigest() != expected:
+                raise ValueError(f"{group}.safetensors is not what was written")
+            tensors[group] = tensors_from(content)
+        return Checkpoint(tensors, record["state"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpoint(f"{path} is damaged: {error}") from error
+
+
+def latest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None if there never was one."""
+    found = _steps(folder)
+    for path in reversed(found):
+        try:
+            return load_checkpoint(path)
+        except DamagedCheckpoint as error:
+            logger.warning("%s; going on from the one before it", error)
+    if found:
+        raise DamagedCheckpoint(
+            f"none of the checkpoints in {folder} can be read; remove the folder to start anew"
+        )
+    return None
+
+
+def _steps(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*")) if folder.is_dir() else []

@@ -1,0 +1,178 @@
+"""Everything that a training run is told, as one record: what a recipe's YAML holds."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Method = Literal["standard", "pgd", "trades", "mart"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which examples. examples: use only so many for training, drawn once by `seed` (None: all).
+
+    augment "auto" crops and flips CIFAR-10 and leaves everything else alone.
+    """
+
+    name: str = "digits"
+    examples: int | None = None
+    validation: float = 0.1
+    augment: Literal["auto", "none", "crop", "crop_and_flip"] = "auto"
+    padding: int = 4
+    target: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which network: a built-in name, "package.module:callable" or "file.py:callable".
+
+    "auto" takes a small CNN for images and an MLP for vectors. weights: a state dict to begin
+    with; options: further keyword arguments of the architecture.
+    """
+
+    name: str = "auto"
+    width: int | None = None
+    activation: Literal["relu", "silu", "softplus"] | None = None
+    weights: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The base method. beta is TRADES's, mart_weight MART's; awp wraps the method from awp_start.
+
+    awp_with_penalty: whether the regulariser takes part in the ascent of the weights. By default
+    it does not, so that AWP is the published one.
+    """
+
+    name: Method = "standard"
+    norm: Literal["linf", "l2"] = "linf"
+    epsilon: float = 8 / 255
+    steps: int = 10
+    step_size: float = 2 / 255
+    beta: float = 6.0
+    mart_weight: float = 5.0
+    label_smoothing: float = 0.0
+    awp: bool = False
+    awp_gamma: float = 0.005
+    awp_start: int = 10
+    awp_with_penalty: bool = False
+
+
+@dataclass(frozen=True)
+class RegulariserConfig:
+    """What is added: TASER, a control, or nothing.
+
+    weight, unit
+        λ, and of what: "raw" R in score units of the data's coordinates; "noise" σ²R, whose
+        first-order residual is ε̂·∇f; "paper" R in the coordinates [-1, 1] of a diffusion model,
+        R/16; "ratio": λ such that the gradient of λR is `weight` times that of the base loss,
+        measured over the first steps at full weight.
+    ramp
+        The share of training over which λ grows from zero.
+    score
+        "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or a file written by
+        `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
+        DDPM schedule.
+    """
+
+    name: Literal["none", "taser", "gradient", "jacobian"] = "none"
+    weight: float = 1.0
+    unit: Literal["raw", "noise", "paper", "ratio"] = "raw"
+    ramp: float = 0.1
+    at: Literal["auto", "clean", "noised", "mixed"] = "auto"
+    operator: Literal["langevin", "first_order"] = "first_order"
+    backend: Literal["auto", "difference", "reverse", "piecewise_linear", "exact"] = "auto"
+    probes: int = 1
+    step: float | None = None
+    center: Literal["batch", "running", "none"] = "batch"
+    unbiased: bool = False
+    every: int = 1
+    fraction: float = 1.0
+    score: str = "auto"
+    timestep: int = 50
+    sigma: float | None = None
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """Adam as in the paper, or SGD with Nesterov's momentum."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over training; warm-up and milestones are shares of it.
+
+    final: the rate at the end as a share of the highest, for "cosine" and "linear".
+    """
+
+    name: Literal["cosine", "linear", "step", "constant"] = "cosine"
+    warmup: float = 0.0
+    final: float = 0.0
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    factor: float = 0.1
+
+
+@dataclass(frozen=True)
+class TeacherConfig:
+    """α of α·KL(f_θ0 ‖ f_θ), with θ0 the weights that training began with. Zero: no teacher."""
+
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """Which checkpoint is best: the highest robust accuracy under a short PGD on held-out data.
+
+    every: epochs; examples: how many of the validation part; patience: stop after so many
+    validations without a better one (None: never).
+    """
+
+    every: int = 1
+    examples: int = 512
+    steps: int = 10
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long, in which pieces, in which precision.
+
+    accumulate: each batch is taken in so many parts, to save memory. precision "auto" is bfloat16
+    where the hardware has it on a GPU, float32 otherwise. ema: decay of the averaged weights that
+    are validated and kept as best (0: none). save_minutes: between checkpoints inside an epoch.
+    device "auto" is what Accelerate finds.
+    """
+
+    epochs: int = 200
+    batch: int = 256
+    accumulate: int = 1
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    channels_last: bool = True
+    ema: float = 0.0
+    seed: int = 0
+    save_minutes: float = 5.0
+    device: Literal["auto", "cpu"] = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. The defaults are the paper's recipe, on digits."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    regulariser: RegulariserConfig = field(default_factory=RegulariserConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)

@@ -1,0 +1,36 @@
+"""λ in a unit that transfers: how large the penalty's gradient is beside the loss's own."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from taser.stein.guards import kept_buffers
+from taser.stein.part import processes
+
+from .step import Learner
+
+
+def gradient_ratio(
+    learner: Learner, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
+) -> float:
+    """‖∇_θ L_base‖ / ‖∇_θ R‖ on one batch: λ = ρ times this makes the two ρ : 1."""
+    module, objective, regulariser = learner.module, learner.objective, learner.regulariser
+    assert regulariser is not None
+    moved = objective.attack(module, x, y, generator=generator)
+    with kept_buffers(module):
+        base = gradient_norm(module, objective.loss(module, x, y, moved).total)
+    penalty = gradient_norm(module, regulariser(module, x, y, s, generator=generator))
+    return base / penalty if penalty > 0 else 0.0
+
+
+def gradient_norm(model: nn.Module, value: Tensor) -> float:
+    """‖∇_θ value‖ over all parameters, of the mean over processes."""
+    if not value.requires_grad:
+        return 0.0
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    if processes() > 1:
+        dist.all_reduce(flat)
+        flat /= processes()
+    return float(flat.norm())

@@ -1,0 +1,139 @@
+"""Recipes: YAML into a Config, every key checked, every key overridable."""
+
+import types
+import typing
+from dataclasses import asdict, fields, is_dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+
+from taser.attacks import fraction
+
+from .config import Config
+
+
+def read_recipe(path: Path | str, overrides: typing.Sequence[str] = ()) -> Config:
+    """The Config of a YAML file, with overrides such as "regulariser.weight=0.3"."""
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    return override(config_from(content or {}, str(path)), overrides)
+
+
+def config_from(content: object, source: str = "the configuration") -> Config:
+    """A Config from nested dictionaries; unknown keys and wrong types are refused."""
+    config: Config = _build(Config, content, "", source)
+    return config
+
+
+def override(config: Config, assignments: typing.Sequence[str]) -> Config:
+    """The config with "section.key=value" applied, the value read as YAML.
+
+    >>> override(Config(), ["loop.epochs=3", "objective.epsilon=4/255"]).loop.epochs
+    3
+    """
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"an override is section.key=value; got {assignment!r}")
+        section, dot, key = name.strip().partition(".")
+        if not dot:
+            raise ValueError(f"an override is section.key=value; got {assignment!r}{_where(name)}")
+        part = getattr(config, _known(section, Config, "", "the command line"))
+        key, _, inner = key.partition(".")
+        value = yaml.safe_load(text)
+        if inner:  # a free option: model.options.depth=28
+            value = {**getattr(part, _known(key, type(part), section, "the command line")),
+                     inner: value}  # fmt: skip
+        changed = _build(type(part), {key: value}, section, "the command line", base=part)
+        config = replace(config, **{section: changed})
+    return config
+
+
+def to_yaml(config: Config) -> str:
+    """The whole configuration, as a recipe that gives it again."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(entry) for key, entry in value.items()}
+        return list(value) if isinstance(value, tuple) else value
+
+    return yaml.safe_dump(plain(asdict(config)), sort_keys=False, allow_unicode=True)
+
+
+def _build(kind: type, content: object, where: str, source: str, base: Any = None) -> Any:
+    if not isinstance(content, dict):
+        raise ValueError(f"{source}: {where or 'a recipe'} should hold keys; got {content!r}")
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for key, value in content.items():
+        name = _known(str(key), kind, where, source)
+        place = f"{where}.{name}" if where else name
+        if is_dataclass(hints[name]):
+            values[name] = _build(hints[name], value or {}, place, source)
+        else:
+            values[name] = _typed(value, hints[name], place, source)
+    return kind(**values) if base is None else replace(base, **values)
+
+
+def _known(key: str, kind: Any, where: str, source: str) -> str:
+    names = [field.name for field in fields(kind)]
+    if key in names:
+        return key
+    near = get_close_matches(key, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    home = _where(key) if not near else ""
+    raise ValueError(
+        f"{source}: there is no {f'{where}.' if where else ''}{key}; {hint}"
+        f"The keys are {', '.join(names)}{home}"
+    )
+
+
+def _where(key: str) -> str:
+    """Which sections have a key of that name, for those who forgot the section."""
+    homes = [
+        section.name
+        for section in fields(Config)
+        if key in {field.name for field in fields(typing.get_type_hints(Config)[section.name])}
+    ]
+    return f" ({' or '.join(f'{home}.{key}' for home in homes)}?)" if homes else ""
+
+
+def _typed(value: object, hint: Any, where: str, source: str) -> Any:
+    """The value as the annotated type, or an error that says what is wanted."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        choices = get_args(hint)
+        if value is None and type(None) in choices:
+            return None
+        inner = next(choice for choice in choices if choice is not type(None))
+        return _typed(value, inner, where, source)
+    if origin is Literal:
+        if value in get_args(hint):
+            return value
+        near = get_close_matches(str(value), [str(choice) for choice in get_args(hint)], n=1)
+        raise ValueError(
+            f"{source}: {where} should be one of {', '.join(map(str, get_args(hint)))}; "
+            f"got {value!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    if origin is tuple and isinstance(value, list | tuple):
+        if get_args(hint)[-1] is not Ellipsis and len(value) != len(get_args(hint)):
+            raise ValueError(f"{source}: {where} should be {len(get_args(hint))} numbers")
+        return tuple(_typed(entry, get_args(hint)[0], where, source) for entry in value)
+    if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return fraction(value)
+        except ValueError as error:
+            raise ValueError(f"{source}: {where}: {error}") from None
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint in (bool, str) and isinstance(value, hint):
+        return value
+    if origin is dict and isinstance(value, dict):
+        return value
+    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    raise ValueError(f"{source}: {where} should be {wanted.get(hint, 'a list')}; got {value!r}")

@@ -1,0 +1,194 @@
+"""The loop: from a configuration to a folder with log, checkpoints and weights."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import save as bytes_of
+from torch import Tensor, nn
+
+from taser.data import Batch
+from taser.files import write_atomically
+from taser.stein.part import processes
+
+from .checkpoint import latest_checkpoint, save_checkpoint
+from .config import Config
+from .log import Log
+from .progress import Progress, freeze, same_statistics, thaw
+from .randomness import mixed, seeded_step
+from .ratio import gradient_ratio
+from .recipe import to_yaml
+from .result import Result, check_same_run
+from .schedule import learning_rate, ramp
+from .setup import Setup, set_up
+from .step import NonFiniteLoss
+from .validation import Scores, validate
+
+Report = Callable[[int, int, str], None]
+LINES_PER_EPOCH = 10
+MEASUREMENTS = 10  # of the gradient ratio, over the ramp
+
+
+def train(config: Config, out: Path, *, report: Report | None = None) -> Result:
+    """Train, or go on with the run in `out`, which has to be of the same configuration.
+
+    out/config.yaml, model.json, log.jsonl, tensorboard/, checkpoints/, best.safetensors (by robust
+    validation accuracy), last.safetensors and result.json. report(done, total, label) is called
+    after each step.
+    """
+    check_same_run(config, out)
+    return _Run(set_up(config), out, report).finish()
+
+
+class _Run:
+    def __init__(self, setup: Setup, out: Path, report: Report | None) -> None:
+        self.setup, self.out, self.report = setup, out, report
+        self.config, self.learner = setup.config, setup.learner
+        self.main = setup.rank == 0
+        checkpoint = latest_checkpoint(out / "checkpoints")
+        self.progress = thaw(setup, checkpoint) if checkpoint else Progress()
+        if self.main:
+            write_atomically(out / "config.yaml", to_yaml(self.config))
+            write_atomically(out / "model.json", json.dumps(asdict(setup.architecture), indent=1))
+        self.log = Log(out, self.progress.step, enabled=self.main)
+        self.sums: dict[str, Tensor] = {}
+        self.summed = 0
+        self.seen: Scores | None = self.progress.best
+        self.saved = self.started = time.monotonic()
+
+    def finish(self) -> Result:
+        """Run what is left of it."""
+        try:
+            while self.setup.batches.epoch < self.config.loop.epochs and not self._out_of_patience:
+                for batch in self.setup.batches:
+                    self._advance(batch)
+                self._end_of_epoch()
+        finally:
+            self.log.close()
+        if self.main:
+            self._write_weights("last", self.setup.evaluated)
+        result = Result.of(self.out, self.progress)
+        if self.main:
+            result.write(self.out)
+        return result
+
+    @property
+    def _out_of_patience(self) -> bool:
+        patience = self.config.validation.patience
+        return patience is not None and self.progress.stale >= patience
+
+    def _advance(self, batch: Batch) -> None:
+        step, steps = self.progress.step, self.setup.steps
+        x, y, s = self._own_part(batch)
+        generator = seeded_step(self.config.loop.seed, step, self.setup.rank, self.setup.device)
+        self.setup.generator.manual_seed(mixed(self.config.loop.seed, step, self.setup.rank, 2))
+        for group in self.learner.optimiser.param_groups:
+            group["lr"] = learning_rate(
+                step, steps, self.config.optimiser.rate, self.config.schedule
+            )
+        weight = self._weight(step, x, y, s, generator)
+        objective = self.config.objective
+        awp = objective.awp and self.setup.batches.epoch >= objective.awp_start
+        self.learner.number = step
+        try:
+            numbers = self.learner.step(x, y, s, generator, weight=weight, perturb=awp)
+        except NonFiniteLoss as error:
+            raise NonFiniteLoss(
+                f"{error} at step {step}, epoch {self.setup.batches.epoch + 1}: lower the rate or "
+                f"the regulariser's weight. The last good checkpoint is in {self.out}/checkpoints"
+            ) from None
+        if self.setup.average is not None:
+            self.setup.average.update(self.learner.module, step)
+        self.progress.step += 1
+        self._count(numbers, weight)
+        if time.monotonic() - self.saved > 60 * self.config.loop.save_minutes:
+            self._save()
+
+    def _own_part(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """This process's share of the global batch."""
+        size = len(batch.x) // processes()
+        rows = slice(self.setup.rank * size, (self.setup.rank + 1) * size)
+        x, s = batch.x[rows], None if batch.s is None else batch.s[rows]
+        if self.config.loop.channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x, batch.y[rows], s
+
+    def _weight(
+        self, step: int, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
+    ) -> float:
+        """λ(t)."""
+        config = self.config.regulariser
+        if config.name == "none":
+            return 0.0
+        share = ramp(step, self.setup.steps, config.ramp)
+        if config.unit != "ratio":
+            return share * config.weight
+        ramp_steps = int(config.ramp * self.setup.steps)
+        if step <= ramp_steps and step % max(1, ramp_steps // MEASUREMENTS) == 0:
+            self.progress.measured = gradient_ratio(self.learner, x, y, s, generator)
+        return share * config.weight * (self.progress.measured or 0.0)
+
+    def _count(self, numbers: dict[str, Tensor], weight: float) -> None:
+        """Add to the averages, and log them now and then: reading a number makes a GPU wait."""
+        for name, value in numbers.items():
+            self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
+        self.summed += 1
+        per_epoch = len(self.setup.batches)
+        if self.progress.step % max(1, per_epoch // LINES_PER_EPOCH) == 0:
+            means = {name: float(value) / self.summed for name, value in self.sums.items()}
+            rate = self.learner.optimiser.param_groups[0]["lr"]
+            more = {"weight": weight} if self.learner.regulariser is not None else {}
+            self.log.write(self.progress.step, "train", {**means, **more, "rate": rate})
+            self.sums, self.summed = {}, 0
+            self.means = means
+        if self.report and self.main:
+            self.report(self.progress.step, self.setup.steps, self._label())
+
+    def _label(self) -> str:
+        means = getattr(self, "means", {})
+        epoch = min(self.setup.batches.epoch + 1, self.config.loop.epochs)
+        words = [f"epoch {epoch}/{self.config.loop.epochs}"]
+        words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
+        if self.seen is not None:
+            words.append(f"clean {self.seen.clean:.1%} robust {self.seen.robust:.1%}")
+        return " · ".join(words)
+
+    def _end_of_epoch(self) -> None:
+        same_statistics(self.learner.module)
+        epoch, check = self.setup.batches.epoch, self.config.validation
+        if epoch % check.every == 0 or epoch == self.config.loop.epochs:
+            self._validate()
+        self._save()
+
+    def _validate(self) -> None:
+        held_out, n = self.setup.dataset.validation, self.config.validation.examples
+        scores = validate(
+            self.setup.evaluated, held_out.rows(slice(0, n)), held_out.y[:n], self.setup.attack,
+            seed=self.config.loop.seed, rank=self.setup.rank,
+        )  # fmt: skip
+        self.seen = scores
+        progress = self.progress
+        better = progress.best is None or scores.robust > progress.best.robust
+        progress.stale = 0 if better else progress.stale + 1
+        if better:
+            progress.best, progress.best_step = scores, progress.step
+            if self.main:
+                self._write_weights("best", self.setup.evaluated)
+        numbers = {"epoch": float(self.setup.batches.epoch), **asdict(scores)}
+        self.log.write(progress.step, "validation", numbers)
+
+    def _save(self) -> None:
+        now = time.monotonic()
+        self.progress.seconds += now - self.started
+        self.started = self.saved = now
+        if self.main:
+            save_checkpoint(
+                self.out / "checkpoints", self.progress.step, freeze(self.setup, self.progress)
+            )
+
+    def _write_weights(self, name: str, model: nn.Module) -> None:
+        tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+        write_atomically(self.out / f"{name}.safetensors", bytes_of(tensors))

@@ -1,0 +1,170 @@
+"""One step of training: attack, loss, penalty, teacher, backward, update."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from taser.objectives import Loss, Objective, Regulariser, Taser, perturbed, teacher_kl
+from taser.stein.guards import unwrapped
+from taser.stein.part import processes
+
+from .precision import Precision
+
+Numbers = dict[str, Tensor]
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss is NaN or infinite: training has to stop before it spoils the weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """A part of a batch, and its share of it. s: cached scores, or None; moved: x attacked."""
+
+    x: Tensor
+    y: Tensor
+    s: Tensor | None
+    moved: Tensor
+    share: float
+
+
+@dataclass
+class Learner:
+    """What a step needs, and all that it changes.
+
+    model: as Accelerate prepared it, perhaps wrapped for several processes. unit: what R is
+    multiplied with beside λ; alpha: the teacher's weight; gamma: of the weight perturbation;
+    parts: how many pieces a batch is taken in; number: of the step, from zero.
+    """
+
+    model: nn.Module
+    objective: Objective
+    optimiser: torch.optim.Optimizer
+    precision: Precision
+    regulariser: Regulariser | None = None
+    unit: float = 1.0
+    teacher: nn.Module | None = None
+    alpha: float = 0.0
+    gamma: float = 0.005
+    penalty_in_ascent: bool = False
+    clip: float | None = None
+    parts: int = 1
+    number: int = 0
+
+    @property
+    def module(self) -> nn.Module:
+        """The model without the wrapper of several processes."""
+        module = unwrapped(self.model)
+        assert isinstance(module, nn.Module)
+        return module
+
+    def step(
+        self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator,
+        *, weight: float, perturb: bool,
+    ) -> Numbers:  # fmt: skip
+        """One update. weight: λ now; perturb: whether weights are perturbed now.
+
+        Returns the loss, its parts and the batch accuracies as detached scalars.
+        """
+        pieces = self._attacked(x, y, s, generator)
+        self.optimiser.zero_grad(set_to_none=True)
+        numbers: Numbers = {}
+        with self._perturbed(pieces, weight, generator) if perturb else nullcontext():
+            for last, piece in ((piece is pieces[-1], piece) for piece in pieces):
+                with nullcontext() if last else self._local_gradients():
+                    total, found = self.loss(self.model, piece, weight, generator)
+                    self._check(total, found)
+                    self.precision.scaler.scale(piece.share * total).backward()
+                for name, value in found.items():
+                    numbers[name] = numbers.get(name, 0.0) + piece.share * value
+            self._update()
+        return numbers
+
+    def loss(
+        self, model: nn.Module, piece: Examples, weight: float, generator: torch.Generator
+    ) -> tuple[Tensor, Numbers]:
+        """L_base + λR + α·KL(f_θ0 ‖ f_θ), and its parts."""
+        with self.precision.autocast():
+            base = self.objective.loss(model, piece.x, piece.y, piece.moved)
+        total, numbers = base.total, {"base": base.total.detach(), **base.parts}
+        if self.regulariser is not None:
+            if isinstance(self.regulariser, Taser):
+                self.regulariser.penalty.calls = self.number  # `every` counts steps, not pieces
+            r = self.unit * self.regulariser(
+                self.module, piece.x, piece.y, piece.s, generator=generator
+            )
+            total, numbers = total + weight * r, {**numbers, "penalty": r.detach()}
+        if self.teacher is not None and self.alpha:
+            kl = self._teacher_kl(model, piece.x, base)
+            total, numbers = total + self.alpha * kl, {**numbers, "teacher": kl.detach()}
+        return total, {"loss": total.detach(), **numbers, **_accuracies(base, piece.y)}
+
+    def _teacher_kl(self, model: nn.Module, x: Tensor, base: Loss) -> Tensor:
+        assert self.teacher is not None
+        with self.precision.autocast():
+            with torch.no_grad():
+                before = self.teacher(x)
+            return teacher_kl(before, model(x) if base.clean is None else base.clean)
+
+    def _attacked(
+        self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
+    ) -> list[Examples]:
+        pieces = []
+        for rows in torch.arange(len(x), device=x.device).chunk(self.parts):
+            with self.precision.autocast():
+                moved = self.objective.attack(self.module, x[rows], y[rows], generator=generator)
+            scores = None if s is None else s[rows]
+            pieces.append(Examples(x[rows], y[rows], scores, moved, len(rows) / len(x)))
+        return pieces
+
+    def _perturbed(
+        self, pieces: list[Examples], weight: float, generator: torch.Generator
+    ) -> AbstractContextManager:
+        def ascent(piece: Examples) -> Callable[[nn.Module], Tensor]:
+            def loss(model: nn.Module) -> Tensor:
+                if self.penalty_in_ascent:
+                    return piece.share * self.loss(model, piece, weight, generator)[0]
+                with self.precision.autocast():
+                    base = self.objective.loss(model, piece.x, piece.y, piece.moved)
+                return piece.share * base.total
+
+            return loss
+
+        return perturbed(self.model, [ascent(piece) for piece in pieces], self.gamma)
+
+    def _local_gradients(self) -> AbstractContextManager:
+        """Several processes meet once a step, in the last piece's backward pass."""
+        no_sync = getattr(self.model, "no_sync", None)
+        return no_sync() if no_sync is not None else nullcontext()
+
+    def _check(self, total: Tensor, numbers: Numbers) -> None:
+        finite = torch.isfinite(total.detach()).float()
+        if processes() > 1:  # all stop, or those that go on would wait for ever
+            dist.all_reduce(finite, dist.ReduceOp.MIN)
+        if not bool(finite):
+            shown = ", ".join(f"{name} {float(value):.4g}" for name, value in numbers.items())
+            raise NonFiniteLoss(f"the loss is not finite ({shown})")
+
+    def _update(self) -> None:
+        scaler = self.precision.scaler
+        if self.clip is not None:
+            scaler.unscale_(self.optimiser)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
+        scaler.step(self.optimiser)
+        scaler.update()
+
+
+def _accuracies(base: Loss, y: Tensor) -> Numbers:
+    """The share of right answers in the batch, clean and attacked, where they were computed."""
+    if y.is_floating_point():
+        return {}
+    outputs = {"clean": base.clean, "attacked": base.attacked}
+    return {
+        name: (logits.detach().argmax(1) == y).float().mean()
+        for name, logits in outputs.items()
+        if logits is not None
+    }
