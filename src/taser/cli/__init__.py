@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import data, score, study
+from . import data, score, study, train
 from .common import Out, PlainErrors
 
 app = typer.Typer(
@@ -17,6 +17,9 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(score.app, name="score")
 app.add_typer(study.app, name="study")
+app.command()(train.train)
+app.command()(train.finetune)
+app.command()(train.recipes)
 
 
 @app.callback(invoke_without_command=True)

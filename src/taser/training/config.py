@@ -27,13 +27,15 @@ class ModelConfig:
     """Which network: a built-in name, "package.module:callable" or "file.py:callable".
 
     "auto" takes a small CNN for images and an MLP for vectors. weights: a state dict to begin
-    with; options: further keyword arguments of the architecture.
+    with; options: further keyword arguments of the architecture. freeze_norm: BatchNorm keeps its
+    statistics and stays in evaluation mode, as is right for short fine-tuning.
     """
 
     name: str = "auto"
     width: int | None = None
     activation: Literal["relu", "silu", "softplus"] | None = None
     weights: str | None = None
+    freeze_norm: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -129,12 +131,15 @@ class TeacherConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Which checkpoint is best: the highest robust accuracy under a short PGD on held-out data.
+    """Which checkpoint is best, by its figures on held-out data.
 
-    every: epochs; examples: how many of the validation part; patience: stop after so many
-    validations without a better one (None: never).
+    select: by the accuracy under a short PGD, "robust", or by the "clean" one; "auto" takes robust
+    for adversarial methods and clean for standard training, whose first epochs are its most robust
+    and its least useful. every: epochs; examples: how many of the validation part; steps: of the
+    attack; patience: stop after so many validations without a better one (None: never).
     """
 
+    select: Literal["auto", "robust", "clean"] = "auto"
     every: int = 1
     examples: int = 512
     steps: int = 10

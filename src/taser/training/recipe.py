@@ -12,16 +12,32 @@ import yaml
 from taser.attacks import fraction
 
 from .config import Config
+from .recipes import find_recipe
 
 
-def read_recipe(path: Path | str, overrides: typing.Sequence[str] = ()) -> Config:
-    """The Config of a YAML file, with overrides such as "regulariser.weight=0.3"."""
-    path = Path(path)
+def read_recipe(name: Path | str, overrides: typing.Sequence[str] = ()) -> Config:
+    """The Config of a YAML file or a shipped recipe, with overrides "regulariser.weight=0.3".
+
+    A recipe may begin with `extends:` and another recipe, whose keys it then changes.
+    """
+    return override(config_from(_content(name), str(name)), overrides)
+
+
+def _content(name: Path | str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    path = find_recipe(name)
+    if path in above:
+        raise ValueError(f"{path.name} extends itself, by way of {above[-1].name}")
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text()) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
-    return override(config_from(content or {}, str(path)), overrides)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
+    base = _content(content.pop("extends"), (*above, path)) if "extends" in content else {}
+    for section, keys in content.items():
+        both = isinstance(keys, dict) and isinstance(base.get(section), dict)
+        base[section] = {**base[section], **keys} if both else keys
+    return base
 
 
 def config_from(content: object, source: str = "the configuration") -> Config:

@@ -171,7 +171,7 @@ class _Run:
         )  # fmt: skip
         self.seen = scores
         progress = self.progress
-        better = progress.best is None or scores.robust > progress.best.robust
+        better = progress.best is None or self._merit(scores) > self._merit(progress.best)
         progress.stale = 0 if better else progress.stale + 1
         if better:
             progress.best, progress.best_step = scores, progress.step
@@ -179,6 +179,12 @@ class _Run:
                 self._write_weights("best", self.setup.evaluated)
         numbers = {"epoch": float(self.setup.batches.epoch), **asdict(scores)}
         self.log.write(progress.step, "validation", numbers)
+
+    def _merit(self, scores: Scores) -> float:
+        """What the best checkpoint is chosen by."""
+        auto = "clean" if self.config.objective.name == "standard" else "robust"
+        select = self.config.validation.select
+        return float(getattr(scores, auto if select == "auto" else select))
 
     def _save(self) -> None:
         now = time.monotonic()

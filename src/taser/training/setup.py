@@ -70,6 +70,10 @@ def set_up(config: Config) -> Setup:
     network = architecture(config.model, dataset)
     torch.manual_seed(mixed(config.loop.seed, 0))
     model = network.build(weights=_weights(config)).train().to(device)
+    if config.model.freeze_norm:
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
     if config.loop.channels_last and dataset.train.is_images:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     generator = torch.Generator(device)

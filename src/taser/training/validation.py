@@ -15,15 +15,10 @@ from .randomness import mixed
 
 @dataclass(frozen=True)
 class Scores:
-    """clean, robust: accuracies; for regression the mean squared error under attack, negated."""
+    """Accuracies, clean and under attack; for regression mean squared errors, negated."""
 
     clean: float
     robust: float
-
-    @property
-    def merit(self) -> float:
-        """What the best checkpoint is chosen by: larger is better."""
-        return self.robust
 
 
 def validate(
