@@ -1,19 +1,34 @@
 """What a reviewer asks TASER to be compared with: penalties that know nothing of the data."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
 from taser.stein.guards import frozen, unwrapped
 from taser.stein.reverse import gradient_with_graph
+from taser.stein.statistics import batch_statistics
 
 from .objective import Model, full_precision
+
+
+@contextmanager
+def asked(model: Model, x: Tensor) -> Iterator[None]:
+    """The model as TASER's penalty asks it: fixed statistics, evaluation mode, full precision."""
+    with (
+        torch.autocast(x.device.type, enabled=False),
+        batch_statistics(model, full_precision(x), "auto"),
+        frozen(model),
+    ):
+        yield
 
 
 class GradientPenalty(nn.Module):
     """mean_i ‖∇m(x_i)‖²: the size of the probe's input gradient, alike in every direction.
 
-    It is computed as TASER's penalty is, with BatchNorm in evaluation mode and in full precision,
+    It is computed as TASER's penalty is, with BatchNorm's statistics fixed and in full precision,
     so that the score is all that differs.
     """
 
@@ -32,7 +47,7 @@ class GradientPenalty(nn.Module):
     ) -> Tensor:
         """A scalar. x: (B, *); the score and the random source are not needed."""
         model = unwrapped(model)
-        with frozen(model), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+        with asked(model, x), torch.enable_grad():
             _, gradient = gradient_with_graph(Probed(model, self.probe, y), full_precision(x))
             return gradient.flatten(1).square().sum(1).mean()
 
@@ -60,7 +75,7 @@ class JacobianPenalty(nn.Module):
     ) -> Tensor:
         """A scalar. x: (B, *); labels and score are not needed."""
         model = unwrapped(model)
-        with frozen(model), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+        with asked(model, x), torch.enable_grad():
             x = full_precision(x).detach().requires_grad_()
             z = model(x).reshape(len(x), -1)
             total = z.new_zeros(())

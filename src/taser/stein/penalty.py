@@ -18,6 +18,7 @@ from .guards import Backend, frozen, untouched_randomness, unwrapped
 from .part import random_part, variance_correction
 from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
+from .statistics import Statistics, batch_statistics
 from .terms import Operator, Terms
 
 Field = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -59,6 +60,10 @@ class SteinPenalty(nn.Module):
         centre, which follows the very residuals it centres, up to 1 − momentum.
     terms
         Tell the two terms apart in `last` with the difference backend, for one more forward.
+    batchnorm
+        "auto": a BatchNorm in training mode normalises by the batch's own statistics, held fixed
+        as the input varies (one more forward), so that the penalty is of the function that the
+        loss trains; one in evaluation mode by its running ones. "running": always those.
     """
 
     def __init__(
@@ -78,12 +83,14 @@ class SteinPenalty(nn.Module):
         every: int = 1,
         fraction: float = 1.0,
         terms: bool = False,
+        batchnorm: Statistics = "auto",
         generator: torch.Generator | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         check_options(operator, backend, probes, step, chunk)
         check_choice("distribution", distribution, get_args(Distribution))
+        check_choice("batchnorm", batchnorm, get_args(Statistics))
         check_count("every", every)
         if isinstance(center, str) or not math.isfinite(center):
             check_choice("center", center, (*CENTERS, "a finite number"))
@@ -107,6 +114,7 @@ class SteinPenalty(nn.Module):
         self.every = every
         self.fraction = fraction
         self.terms = terms
+        self.batchnorm: Statistics = batchnorm
         self.seed = seed
         self.calls = 0
         self.last: Record | None = None
@@ -129,7 +137,7 @@ class SteinPenalty(nn.Module):
             x, y = x[rows], None if y is None else y[rows]
             s = s if callable(s) else s[rows]
         if callable(s):
-            x, s = s(x)
+            x, s = _asked(s, x)
         terms, backend = self._residuals(model, x, y, s)
         value = self._centred_square(terms)
         if rows is not None and self.centre.of_batch:
@@ -165,7 +173,11 @@ class SteinPenalty(nn.Module):
         known = self._backend_known_for(model)
         check_inputs(x, s, finite=known is None)
         check_labels(y, x)
-        with frozen(model), untouched_randomness(x.device):
+        with (
+            untouched_randomness(x.device),
+            batch_statistics(model, x, self.batchnorm),
+            frozen(model),
+        ):
             backend, certain = (known, True) if known else self._choose(f, x)
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,
@@ -250,3 +262,13 @@ class SteinPenalty(nn.Module):
             "every": self.every, "fraction": self.fraction,
         }  # fmt: skip
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+def _asked(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
+    found = field(x)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ValueError(
+            "s should be a tensor like x, such as score(x), or a function that gives points and "
+            f"scores; got {type(field).__name__}, which gives {type(found).__name__}"
+        )
+    return found

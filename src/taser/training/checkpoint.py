@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor
@@ -35,15 +36,15 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write folder/step-N. It appears under its name only when every byte is on the disk."""
     final = folder / f"step-{step:09d}"
     writing = folder / f".writing-{step:09d}"
-    shutil.rmtree(writing, ignore_errors=True)
+    for left in folder.glob(".writing-*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     sums = {}
     for group, tensors in checkpoint.tensors.items():
-        content = bytes_of({name: t.detach().contiguous().cpu() for name, t in tensors.items()})
+        content = weights_as_bytes(tensors)
         write_atomically(writing / f"{group}.safetensors", content)
         sums[group] = hashlib.sha256(content).hexdigest()
-    write_atomically(
-        writing / "state.json", json.dumps({"state": checkpoint.state, "sha256": sums}, indent=1)
-    )
+    record = {"state": checkpoint.state, "state_sha256": _sum(checkpoint.state), "sha256": sums}
+    write_atomically(writing / "state.json", json.dumps(record, indent=1))
     shutil.rmtree(final, ignore_errors=True)
     os.replace(writing, final)
     for old in _steps(folder)[:-KEPT]:
@@ -55,6 +56,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint; raise DamagedCheckpoint if anything is not as it was written."""
     try:
         record = json.loads((path / "state.json").read_text())
+        if _sum(record["state"]) != record["state_sha256"]:
+            raise ValueError("state.json is not what was written")
         tensors = {}
         for group, expected in record["sha256"].items():
             content = (path / f"{group}.safetensors").read_bytes()
@@ -79,6 +82,19 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
             f"none of the checkpoints in {folder} can be read; remove the folder to start anew"
         )
     return None
+
+
+def weights_as_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """The content of a safetensors file. Each tensor is copied: tied weights share their memory."""
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    return bytes_of(copies)
+
+
+def _sum(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 
 def _steps(folder: Path) -> list[Path]:

@@ -145,6 +145,9 @@ class ValidationConfig:
     steps: int = 10
     patience: int | None = None
 
+    def __post_init__(self) -> None:
+        _positive("validation", every=self.every, examples=self.examples, steps=self.steps)
+
 
 @dataclass(frozen=True)
 class LoopConfig:
@@ -153,7 +156,8 @@ class LoopConfig:
     accumulate: each batch is taken in so many parts, to save memory. precision "auto" is bfloat16
     where the hardware has it on a GPU, float32 otherwise. ema: decay of the averaged weights that
     are validated and kept as best (0: none). save_minutes: between checkpoints inside an epoch.
-    device "auto" is what Accelerate finds.
+    device "auto" is what Accelerate finds. fold: attack with BatchNorm folded into convolutions,
+    which is the same function and faster.
     """
 
     epochs: int = 200
@@ -161,11 +165,15 @@ class LoopConfig:
     accumulate: int = 1
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     channels_last: bool = True
+    fold: bool = True
     ema: float = 0.0
     seed: int = 0
     save_minutes: float = 5.0
     device: Literal["auto", "cpu"] = "auto"
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _positive("loop", epochs=self.epochs, batch=self.batch, accumulate=self.accumulate)
 
 
 @dataclass(frozen=True)
@@ -181,3 +189,9 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
+
+
+def _positive(section: str, **counts: int) -> None:
+    for key, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{section}.{key} should be at least 1; got {count}")

@@ -1,9 +1,13 @@
 """λ in a unit that transfers: how large the penalty's gradient is beside the loss's own."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from taser.objectives import Regulariser, Taser
 from taser.stein.guards import kept_buffers
 from taser.stein.part import processes
 
@@ -19,8 +23,22 @@ def gradient_ratio(
     moved = objective.attack(module, x, y, generator=generator)
     with kept_buffers(module):
         base = gradient_norm(module, objective.loss(module, x, y, moved).total)
-    penalty = gradient_norm(module, regulariser(module, x, y, s, generator=generator))
+    with _whole(regulariser):
+        penalty = gradient_norm(module, regulariser(module, x, y, s, generator=generator))
     return base / penalty if penalty > 0 else 0.0
+
+
+@contextmanager
+def _whole(regulariser: Regulariser) -> Iterator[None]:
+    """R itself: in evaluation mode `every` skips no call, and a running centre stays."""
+    if not isinstance(regulariser, Taser):
+        yield
+        return
+    try:
+        regulariser.penalty.eval()
+        yield
+    finally:
+        regulariser.penalty.train()
 
 
 def gradient_norm(model: nn.Module, value: Tensor) -> float:

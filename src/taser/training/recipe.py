@@ -61,10 +61,15 @@ def override(config: Config, assignments: typing.Sequence[str]) -> Config:
             raise ValueError(f"an override is section.key=value; got {assignment!r}{_where(name)}")
         part = getattr(config, _known(section, Config, "", "the command line"))
         key, _, inner = key.partition(".")
-        value = yaml.safe_load(text)
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"the value in {assignment} is not YAML: {error}") from None
         if inner:  # a free option: model.options.depth=28
-            value = {**getattr(part, _known(key, type(part), section, "the command line")),
-                     inner: value}  # fmt: skip
+            options = getattr(part, _known(key, type(part), section, "the command line"))
+            if not isinstance(options, dict):
+                raise ValueError(f"{section}.{key} has no keys of its own; got {assignment!r}")
+            value = {**options, inner: value}
         changed = _build(type(part), {key: value}, section, "the command line", base=part)
         config = replace(config, **{section: changed})
     return config
@@ -100,9 +105,9 @@ def _known(key: str, kind: Any, where: str, source: str) -> str:
     names = [field.name for field in fields(kind)]
     if key in names:
         return key
-    near = get_close_matches(key, names, n=1, cutoff=0.4)
+    home = _where(key)
+    near = [] if home else get_close_matches(key, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    home = _where(key) if not near else ""
     raise ValueError(
         f"{source}: there is no {f'{where}.' if where else ''}{key}; {hint}"
         f"The keys are {', '.join(names)}{home}"
@@ -149,7 +154,9 @@ def _typed(value: object, hint: Any, where: str, source: str) -> Any:
         return value
     if hint in (bool, str) and isinstance(value, hint):
         return value
-    if origin is dict and isinstance(value, dict):
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{source}: {where} should hold keys; got {value!r}")
         return value
     wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
     raise ValueError(f"{source}: {where} should be {wanted.get(hint, 'a list')}; got {value!r}")

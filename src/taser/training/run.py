@@ -7,14 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from taser.data import Batch
 from taser.files import write_atomically
 from taser.stein.part import processes
 
-from .checkpoint import latest_checkpoint, save_checkpoint
+from .checkpoint import latest_checkpoint, save_checkpoint, weights_as_bytes
 from .config import Config
 from .log import Log
 from .progress import Progress, freeze, same_statistics, thaw
@@ -196,5 +195,5 @@ class _Run:
             )
 
     def _write_weights(self, name: str, model: nn.Module) -> None:
-        tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-        write_atomically(self.out / f"{name}.safetensors", bytes_of(tensors))
+        content = weights_as_bytes(model.state_dict())
+        write_atomically(self.out / f"{name}.safetensors", content)

@@ -12,7 +12,7 @@ def learning_rate(step: int, steps: int, highest: float, config: ScheduleConfig)
     """
     warm = config.warmup * steps
     if step < warm:
-        return highest * (step + 1) / max(1.0, warm)
+        return highest * min(1.0, (step + 1) / warm)
     done = (step - warm) / max(1.0, steps - warm)
     lowest = config.final * highest
     if config.name == "cosine":

@@ -125,5 +125,5 @@ def _learner(
         Precision(config.loop.precision, device), regulariser,
         unit_of(config.regulariser, regulariser), teacher, config.teacher.weight,
         config.objective.awp_gamma, config.objective.awp_with_penalty, config.optimiser.clip,
-        config.loop.accumulate,
+        config.loop.accumulate, fold=config.loop.fold,
     )  # fmt: skip

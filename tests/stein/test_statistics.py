@@ -1,0 +1,101 @@
+"""BatchNorm in training mode: statistics fixed in the input, moving with the weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cases
+import taser
+from taser.stein.guards import Backend
+from taser.stein.statistics import Statistics
+
+ROUTES: list[tuple[str, Backend]] = [
+    ("batchnorm", "reverse"), ("batchnorm", "exact"), ("batchnorm", "difference"),
+    ("relu", "reverse"), ("relu", "piecewise_linear"),
+]  # fmt: skip
+
+
+def penalty_of(
+    model: nn.Module, case: cases.Case, backend: Backend, which: Statistics = "auto"
+) -> Tensor:
+    penalty = taser.SteinPenalty(backend=backend, probes=2, step=0.01, batchnorm=which)
+    return penalty(model, case.x, case.y, case.s)
+
+
+def with_statistics_of(case: cases.Case) -> nn.Module:
+    """The slow oracle: a copy in evaluation mode whose running statistics are the batch's own."""
+    model = copy.deepcopy(case.model)
+    norm = next(module for module in model.modules() if isinstance(module, nn.BatchNorm2d))
+    seen = []
+    handle = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        model.eval()(case.x)
+        handle.remove()
+        var, mean = torch.var_mean(seen[0], (0, 2, 3), correction=0)
+        norm.running_mean.copy_(mean)  # type: ignore[union-attr]
+        norm.running_var.copy_(var)  # type: ignore[union-attr]
+    return model
+
+
+@pytest.mark.parametrize(("name", "backend"), ROUTES)
+def test_the_penalty_is_that_of_the_batchs_own_statistics(name: str, backend: Backend) -> None:
+    case = cases.case(name)
+    expected = penalty_of(with_statistics_of(case), case, backend)
+    before = copy.deepcopy(case.model.train().state_dict())
+    value = penalty_of(case.model, case, backend)
+    # The two sum in another order, which a second difference magnifies by 1/t².
+    torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
+    assert all(torch.equal(before[key], now) for key, now in case.model.state_dict().items())
+    assert not torch.isclose(value, penalty_of(case.model, case, backend, "running"), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "backend"), ROUTES)
+def test_its_gradient_follows_the_statistics(name: str, backend: Backend) -> None:
+    case = cases.case(name)
+    case.model.train()
+    parameters = list(case.model.parameters())
+    gradients = torch.autograd.grad(
+        penalty_of(case.model, case, backend), parameters, allow_unused=True, materialize_grads=True
+    )
+    size = sum(float(g.square().sum()) for g in gradients) ** 0.5
+    generator, h = torch.Generator().manual_seed(1), 1e-5
+    direction = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+    ends = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            for parameter, d in zip(parameters, direction, strict=True):
+                parameter.add_(d, alpha=sign * h)
+            ends.append(penalty_of(case.model, case, backend).item())
+            for parameter, d in zip(parameters, direction, strict=True):
+                parameter.add_(d, alpha=-sign * h)
+    analytic = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True))
+    assert abs(analytic - (ends[0] - ends[1]) / (2 * h)) < 2e-5 * size
+
+
+def test_scaling_a_convolution_before_the_norm_changes_nothing() -> None:
+    """As in the loss; with running statistics the penalty would reward smaller weights."""
+    case = cases.case("batchnorm")
+    model = nn.Sequential(*case.model.train())
+    model[1].eps = 0.0
+    value = penalty_of(model, case, "reverse")
+    gradient = torch.autograd.grad(value, model[0].weight)[0]
+    assert abs(float((gradient * model[0].weight).sum())) < 1e-9 * value.item()
+    running = torch.autograd.grad(penalty_of(model, case, "reverse", "running"), model[0].weight)[0]
+    assert abs(float((running * model[0].weight).sum())) > 1e-2 * value.item()
+
+
+def test_norms_in_evaluation_mode_keep_their_statistics() -> None:
+    case = cases.case("batchnorm")
+    expected = penalty_of(case.model, case, "reverse", "running")
+    torch.testing.assert_close(penalty_of(case.model, case, "reverse"), expected)
+    with pytest.raises(ValueError, match="no BatchNorm"):
+        penalty_of(case.model, case, "reverse", "batch")
+
+
+def test_dropout_rests_while_statistics_are_taken() -> None:
+    case = cases.case("batchnorm")
+    expected = penalty_of(case.model.train(), case, "reverse")
+    dropping = nn.Sequential(nn.Dropout(0.5), case.model).train()
+    torch.testing.assert_close(penalty_of(dropping, case, "reverse"), expected)
