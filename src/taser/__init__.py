@@ -1,8 +1,11 @@
 """TASER: task-aware Stein regularisation, for robust training that follows the data's geometry."""
 
-from . import data, models, probes, scores, stein
+from . import attacks, data, models, objectives, probes, scores, stein
 from .stein import SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
-__all__ = ["SteinPenalty", "data", "models", "probes", "scores", "stein", "stein_residual"]
+__all__ = [
+    "SteinPenalty", "attacks", "data", "models", "objectives", "probes", "scores", "stein",
+    "stein_residual",
+]  # fmt: skip
