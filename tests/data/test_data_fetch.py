@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from taser.data import Fetchable, FetchError, cached, fetch, load
-from taser.data.lock import locked
+from taser.lock import locked
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from taser.lock import locked
+
 from . import cache
 from .cache import Manifest
 from .digest import sha256_of_arrays
 from .known import Fetchable
-from .lock import locked
 from .names import find, unknown
 from .sources import FetchError, Progress, Transport, read_layouts
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from taser.data import Batch
 from taser.files import write_atomically
+from taser.lock import Taken, locked
 from taser.stein.part import processes
 
 from .checkpoint import latest_checkpoint, save_checkpoint, weights_as_bytes
@@ -39,7 +41,12 @@ def train(config: Config, out: Path, *, report: Report | None = None) -> Result:
     after each step.
     """
     check_same_run(config, out)
-    return _Run(set_up(config), out, report).finish()
+    setup = set_up(config)
+    try:
+        with locked(out / ".lock", wait=False) if setup.rank == 0 else nullcontext():
+            return _Run(setup, out, report).finish()
+    except Taken:
+        raise RuntimeError(f"another process is training in {out}: wait, or stop it") from None
 
 
 class _Run:

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class Taken(RuntimeError):
+    """Another process holds the lock."""
+
+
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait for, and hold, the lock file at `path`.
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock file at `path`; if another does, wait for it or raise :class:`Taken`.
 
     The operating system lets go of the lock when its holder dies, so a crash blocks nobody; the
     empty file stays.
@@ -17,7 +21,10 @@ def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _acquire(descriptor)
+        if wait:
+            _acquire(descriptor)
+        elif not _try(descriptor):
+            raise Taken(f"another process holds {path}")
         yield
     finally:
         os.close(descriptor)
@@ -33,8 +40,22 @@ if sys.platform == "win32":
             except OSError:  # it gives up after ten seconds; the other may take longer
                 continue
             return
+
+    def _try(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
 else:
     import fcntl
 
     def _acquire(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def _try(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

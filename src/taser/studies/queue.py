@@ -1,0 +1,107 @@
+"""A queue of jobs as a folder: any number of workers share it, none does a job twice."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taser.files import write_atomically
+from taser.lock import Taken, locked
+
+Progress = Callable[[int, int, str], None]
+Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
+"""(the job's folder, what it is asked, progress) → its result, as JSON; resumable by itself."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """folder/<name>/job.json holds what is asked, result.json what came of it, error.txt a failure.
+
+    A worker that dies lets go of its job's lock, and the next one goes on with it. Started with the
+    same jobs, finished ones stay as they are; a job that is asked differently is refused.
+    """
+
+    folder: Path
+
+    def add(self, jobs: dict[str, dict[str, Any]]) -> None:
+        """Put jobs in, by name; those that are there already have to be the same."""
+        for name, job in jobs.items():
+            path = self.folder / name / "job.json"
+            text = json.dumps(job, indent=1, sort_keys=True)
+            if path.exists() and path.read_text() != text:
+                raise ValueError(
+                    f"{path.parent} holds a job with other settings: choose another folder"
+                )
+            write_atomically(path, text)
+
+    def names(self) -> list[str]:
+        """All jobs, in order."""
+        return sorted(path.parent.name for path in self.folder.glob("*/job.json"))
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        """What came of a job; None if it is not finished."""
+        path = self.folder / name / "result.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def failures(self) -> dict[str, str]:
+        """The messages of the jobs that could not be done."""
+        paths = sorted(self.folder.glob("*/error.txt"))
+        return {path.parent.name: path.read_text() for path in paths}
+
+    def work(self, do: Work, names: Iterable[str], progress: Progress | None = None) -> None:
+        """Do every job of these that is neither finished nor in another worker's hands."""
+        for name in names:
+            for job in self._claimed(name):
+                try:
+                    result = do(self.folder / name, job, progress)
+                except (ValueError, RuntimeError, OSError) as error:
+                    write_atomically(self.folder / name / "error.txt", f"{error}\n")
+                else:
+                    text = json.dumps(result, indent=1)
+                    write_atomically(self.folder / name / "result.json", text)
+
+    def _claimed(self, name: str) -> Iterator[dict[str, Any]]:
+        """The job, held while it is worked on; nothing if it is done or taken."""
+        home = self.folder / name
+        try:
+            with locked(home / ".lock", wait=False):
+                if self.result(name) is None:
+                    (home / "error.txt").unlink(missing_ok=True)
+                    yield json.loads((home / "job.json").read_text())
+        except Taken:
+            return
+
+
+def run_workers(
+    command: Sequence[str],
+    queue: Queue,
+    jobs: int,
+    threads: int,
+    names: Sequence[str],
+    progress: Progress | None = None,
+) -> None:
+    """Run `python -m taser <command>` in `jobs` processes until the queue is done."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    workers = [
+        subprocess.Popen([sys.executable, "-m", "taser", *command], env=environment)
+        for _ in range(jobs)
+    ]
+    try:
+        while any(worker.poll() is None for worker in workers):
+            if progress:
+                done = sum(queue.result(name) is not None for name in names)
+                progress(done, len(names), f"{done} of {len(names)} runs")
+            time.sleep(0.5)
+    finally:
+        for worker in workers:
+            worker.terminate()
+    if failed := queue.failures():
+        first = next(iter(failed))
+        raise RuntimeError(
+            f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}"
+        )
