@@ -41,3 +41,50 @@ def manifold2d(out: Out = Path("out/manifold2d"), seeds: Seeds = 3, quick: Quick
     with progress_bar() as progress:
         result = run(config, progress=progress)
     show(report.write(result, out), [HASTE] * quick + report.summary(result))
+
+
+@app.command()
+def table(
+    recipe: Annotated[str, typer.Option(help="A table's YAML, or a name as studies/digits.")],
+    out: Out = Path("out/table"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+) -> None:
+    """Methods × {off, TASER, control} × seeds, as a queue of runs; started again, it goes on.
+
+    Example: taser study table --recipe studies/digits --jobs 2 --out out/digits
+
+    On a cluster start `taser study work OUT` in as many places as you like: each takes the next
+    run that nobody has. The report can be made at any time by `taser report OUT`.
+    """
+    import os
+
+    from taser.report import method_study as report
+    from taser.studies.queue import Queue, run_workers
+    from taser.studies.table_config import read_table_config
+
+    config = read_table_config(recipe)
+    queue = Queue(out / "runs")
+    queue.add(config.jobs())
+    each = threads or max(1, (os.cpu_count() or 1) // jobs)
+    with progress_bar() as progress:
+        run_workers(["study", "work", str(out)], queue, jobs, each, list(config.jobs()), progress)
+    page = report.write(queue, out, title=f"Robust training methods: {recipe}")
+    show(page, report.summary(report.table_rows(queue)))
+
+
+@app.command()
+def work(
+    out: Annotated[Path, typer.Argument(help="A folder made by `taser study table`.")],
+) -> None:
+    """Do the runs of a table that nobody else does; several of these may work at once.
+
+    Example: taser study work out/table
+    """
+    from taser.studies.queue import Queue
+    from taser.studies.table import do
+
+    queue = Queue(out / "runs")
+    if not queue.names():
+        raise ValueError(f"there is no queue of runs in {out}: start one with `taser study table`")
+    queue.work(do, queue.names())

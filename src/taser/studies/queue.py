@@ -18,6 +18,13 @@ Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
 """(the job's folder, what it is asked, progress) → its result, as JSON; resumable by itself."""
 
 
+PAUSE = 2.0  # seconds before asking again for what a job waits for
+
+
+class NotYet(RuntimeError):
+    """A job needs the result of another, which is not finished."""
+
+
 @dataclass(frozen=True)
 class Queue:
     """folder/<name>/job.json holds what is asked, result.json what came of it, error.txt a failure.
@@ -55,15 +62,25 @@ class Queue:
 
     def work(self, do: Work, names: Iterable[str], progress: Progress | None = None) -> None:
         """Do every job of these that is neither finished nor in another worker's hands."""
-        for name in names:
-            for job in self._claimed(name):
-                try:
-                    result = do(self.folder / name, job, progress)
-                except (ValueError, RuntimeError, OSError) as error:
-                    write_atomically(self.folder / name / "error.txt", f"{error}\n")
-                else:
-                    text = json.dumps(result, indent=1)
-                    write_atomically(self.folder / name / "result.json", text)
+        left = list(names)
+        while left:
+            left = [name for name in left if self._postponed(do, name, progress)]
+            if left:
+                time.sleep(PAUSE)
+
+    def _postponed(self, do: Work, name: str, progress: Progress | None) -> bool:
+        """Do one job if it can be had; whether it has to wait for another."""
+        home = self.folder / name
+        for job in self._claimed(name):
+            try:
+                result = do(home, job, progress)
+            except NotYet:
+                return True
+            except (ValueError, RuntimeError, OSError) as error:
+                write_atomically(home / "error.txt", f"{error}\n")
+            else:
+                write_atomically(home / "result.json", json.dumps(result, indent=1))
+        return False
 
     def _claimed(self, name: str) -> Iterator[dict[str, Any]]:
         """The job, held while it is worked on; nothing if it is done or taken."""

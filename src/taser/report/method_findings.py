@@ -1,0 +1,51 @@
+"""What a table of methods says, in sentences: supported, not supported, at which cost."""
+
+from collections.abc import Sequence
+
+from taser.studies.table_rows import Row
+
+from .method_table import NAMES, interval
+
+HEADLINE = ("autoattack", "worst")
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each method, and one that counts them."""
+    lines, helped, total = [], 0, 0
+    for row in rows:
+        if row.variant != "taser" or row.gain is None:
+            continue
+        total += 1
+        measure = next(m for m in HEADLINE if m in row.gain)
+        helped += row.supported(measure)
+        lines.append(_sentence(row, _control(rows, row), measure))
+    if not total:
+        return ["No run with TASER is finished yet."]
+    first = (
+        f"Under AutoAttack TASER's gain is supported (paired 95 % interval above zero) for "
+        f"{helped} of {total} comparisons."
+    )
+    return [first, *lines]
+
+
+def _sentence(row: Row, control: Row | None, measure: str) -> str:
+    assert row.gain is not None
+    gain, clean = row.gain[measure], row.gain["clean"]
+    verdict = "raised" if gain.low > 0 else "lowered" if gain.high < 0 else "left"
+    where = "" if verdict != "left" else " without a supported change"
+    name = NAMES.get(row.method, row.method) + (" (fine-tuned)" if row.finetuned else "")
+    text = (
+        f"{name}: TASER {verdict} robust accuracy{where}, {interval(gain)} points, with clean "
+        f"accuracy {interval(clean)}"
+    )
+    if control is not None and control.gain is not None:
+        text += (
+            f"; the isotropic penalty {interval(control.gain[measure])}, clean "
+            f"{interval(control.gain['clean'])}"
+        )
+    return text + "."
+
+
+def _control(rows: Sequence[Row], row: Row) -> Row | None:
+    same = (r for r in rows if (r.method, r.finetuned) == (row.method, row.finetuned))
+    return next((r for r in same if r.variant == "gradient"), None)

@@ -1,0 +1,85 @@
+"""The report of a table of methods: page, Markdown, LaTeX and JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import taser
+from taser.files import write_atomically
+from taser.studies.queue import Queue
+from taser.studies.table import results
+from taser.studies.table_rows import Row, rows
+from taser.training.log import read_log
+
+from .method_findings import summary
+from .method_table import NAMES, latex, main_table, paper_table
+from .page import Block, Page, Picture, png
+from .training_curves import training_figure
+
+
+def table_rows(queue: Queue) -> list[Row]:
+    """The rows of all runs that are finished."""
+    runs = results(queue)
+    if not runs:
+        raise ValueError(f"no run in {queue.folder} is finished yet")
+    attacks = runs[0].evaluation.attacks
+    measures = ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
+    return rows(runs, measures)
+
+
+def write(
+    queue: Queue,
+    out: Path,
+    *,
+    title: str,
+    extra: Sequence[tuple[str, Sequence[Block]]] = (),
+    conclusion: Sequence[str] = (),
+) -> Path:
+    """report.html, table.md, table.tex and rows.json in `out`; the page's path."""
+    found = table_rows(queue)
+    tables = [main_table(found)] if any(not row.finetuned for row in found) else []
+    tuned = main_table(found, finetuned=True) if any(row.finetuned for row in found) else None
+    beside = paper_table(found)
+    lines = [*conclusion, *summary(found)]
+    sections: list[tuple[str, Sequence[Block]]] = []
+    if tables:
+        sections.append(("Trained from scratch", tables))
+    if tuned:
+        sections.append(("Fine-tuned", [tuned]))
+        tables.append(tuned)
+    sections += [("Training", [_curves(queue)]), *extra]
+    sections.append(("Beside the paper", [beside]))
+    sections.append(("Findings of the evaluation", [*_findings(queue)]))
+    page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
+    text = "\n\n".join(table.markdown() for table in [*tables, beside])
+    write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
+    write_atomically(out / "table.tex", "\n".join(latex(table) for table in [*tables, beside]))
+    entries = [asdict(row) for row in found]
+    write_atomically(out / "rows.json", json.dumps(entries, indent=1) + "\n")
+    return page.write(out / "report.html")
+
+
+def _curves(queue: Queue) -> Picture:
+    logs: dict[str, dict[str, list]] = {}
+    for name in queue.names():
+        job = json.loads((queue.folder / name / "job.json").read_text())
+        lines = read_log(queue.folder / name / "run")
+        if lines:
+            kind = " (fine-tuned)" if job["finetuned"] else ""
+            method = NAMES.get(job["method"], job["method"]) + kind
+            logs.setdefault(method, {}).setdefault(job["variant"], lines)
+    caption = (
+        "Validation accuracy over training, first seed: solid under a short PGD, dashed clean. "
+        "A solid line that falls while training goes on is robust overfitting."
+    )
+    return Picture(png(training_figure(logs)), caption)
+
+
+def _findings(queue: Queue) -> list[str]:
+    found = [
+        f"{run.method} {run.variant}, seed {run.seed}: {finding.message}"
+        for run in results(queue)
+        for finding in run.evaluation.findings
+    ]
+    return found or ["The attacks reported nothing unusual."]

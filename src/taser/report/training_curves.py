@@ -1,0 +1,33 @@
+"""Training curves of many runs: where robust overfitting shows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+COLOURS = {"off": "#6b7280", "taser": "#2563eb", "gradient": "#d97706"}
+
+
+def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) -> Figure:
+    """Validation accuracy over training; logs[method][variant] are a run's log lines.
+
+    Solid: under a short PGD; dashed: clean.
+    """
+    columns = min(3, len(logs))
+    lines = -(-len(logs) // columns)
+    figure = Figure(figsize=(3.6 * columns, 2.7 * lines), layout="constrained")
+    for place, (method, variants) in enumerate(logs.items(), 1):
+        axes = figure.add_subplot(lines, columns, place)
+        for variant, log in variants.items():
+            seen = [line for line in log if line["kind"] == "validation"]
+            epochs = [line["epoch"] for line in seen]
+            colour = COLOURS.get(variant, "#059669")
+            axes.plot(epochs, [100 * s["robust"] for s in seen], color=colour, label=variant)
+            axes.plot(epochs, [100 * s["clean"] for s in seen], color=colour, ls="--", lw=1)
+        axes.set_title(method, fontsize=10)
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("epoch")
+        if place == 1:
+            axes.set_ylabel("validation accuracy, %")
+            axes.legend(fontsize=8)
+    return figure
