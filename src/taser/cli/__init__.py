@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import data, score, study, train
+from . import audit, data, evaluate, score, shift, study, train
 from .common import Out, PlainErrors
 
 app = typer.Typer(
@@ -20,6 +20,9 @@ app.add_typer(study.app, name="study")
 app.command()(train.train)
 app.command()(train.finetune)
 app.command()(train.recipes)
+app.command()(evaluate.evaluate)
+app.command()(audit.audit)
+app.command()(shift.shift)
 
 
 @app.callback(invoke_without_command=True)
@@ -36,9 +39,31 @@ def main(
 
 
 @app.command()
-def demo(out: Out = Path("out/demo")) -> None:
-    """What TASER does, in under two minutes, with nothing to download.
+def demo(
+    out: Out = Path("out/demo"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+) -> None:
+    """Train digits without and with TASER, attack, audit, and report: minutes, no download.
 
     Example: taser demo --out out/demo
     """
-    study.toy1d(out=out, seeds=3)
+    from taser.data import load
+    from taser.report import demo as pictures
+    from taser.report import method_study as report
+    from taser.studies.demo import look_closer
+    from taser.studies.table_config import read_table_config
+
+    from .common import progress_bar, show
+
+    config = read_table_config("studies/demo")
+    queue = study.run_queue(config, out, jobs, threads=1)
+    with progress_bar() as progress:
+        closer = look_closer(config, queue, load("digits"), progress)
+    rows = report.table_rows(queue)
+    lines = pictures.conclusion(rows, closer)
+    page = report.write(
+        queue, out, title="TASER on handwritten digits", extra=pictures.sections(closer),
+        conclusion=lines, paper=False,
+    )  # fmt: skip
+    typer.echo(report.tables(rows)[0].markdown())
+    show(page, lines)

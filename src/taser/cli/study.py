@@ -1,11 +1,15 @@
 """`taser study`: experiments, each with a report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .common import Out, progress_bar, show
+
+if TYPE_CHECKING:
+    from taser.studies.queue import Queue
+    from taser.studies.table_config import TableConfig
 
 app = typer.Typer(help="Experiments, each with a report.", no_args_is_help=True)
 Seeds = Annotated[int, typer.Option(min=1, help="Networks for every setting.")]
@@ -57,20 +61,26 @@ def table(
     On a cluster start `taser study work OUT` in as many places as you like: each takes the next
     run that nobody has. The report can be made at any time by `taser report OUT`.
     """
-    import os
-
     from taser.report import method_study as report
-    from taser.studies.queue import Queue, run_workers
     from taser.studies.table_config import read_table_config
 
-    config = read_table_config(recipe)
+    queue = run_queue(read_table_config(recipe), out, jobs, threads)
+    page = report.write(queue, out, title=f"Robust training methods: {recipe}")
+    show(page, report.summary(report.table_rows(queue)))
+
+
+def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) -> "Queue":
+    """Put a table's runs into the queue at out/runs and have them done by `jobs` processes."""
+    import os
+
+    from taser.studies.queue import Queue, run_workers
+
     queue = Queue(out / "runs")
     queue.add(config.jobs())
     each = threads or max(1, (os.cpu_count() or 1) // jobs)
     with progress_bar() as progress:
         run_workers(["study", "work", str(out)], queue, jobs, each, list(config.jobs()), progress)
-    page = report.write(queue, out, title=f"Robust training methods: {recipe}")
-    show(page, report.summary(report.table_rows(queue)))
+    return queue
 
 
 @app.command()

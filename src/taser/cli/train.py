@@ -99,6 +99,6 @@ def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
     typer.echo(
         f"best of {result.steps} steps at {result.best_step}: {kind} {result.clean:.3f} clean, "
         f"{result.robust:.3f} under a short PGD (validation examples; a short attack flatters: "
-        f"use `taser evaluate --run {out}` for a figure to believe)"
+        f"use `taser evaluate --model {out}` for a figure to believe)"
     )
     typer.echo(f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl")

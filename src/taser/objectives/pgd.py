@@ -8,7 +8,7 @@ from torch import Tensor
 from taser import attacks
 
 from .objective import Loss, Model, Objective, full_precision
-from .standard import Task, task_loss
+from .standard import Task, check_task, task_loss
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class PGD(Objective):
     inner: attacks.PGD = field(default_factory=attacks.PGD)
     task: Task = "classification"
     label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_task(self.task)
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

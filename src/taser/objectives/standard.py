@@ -21,8 +21,7 @@ class Standard(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.task not in get_args(Task):
-            raise ValueError(f"task should be one of {get_args(Task)}; got {self.task!r}")
+        check_task(self.task)
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x_i), y_i)."""
@@ -35,3 +34,9 @@ def task_loss(outputs: Tensor, y: Tensor, task: Task, label_smoothing: float = 0
     if task == "regression":
         return squared_error(outputs, y).mean()
     return F.cross_entropy(outputs, y, label_smoothing=label_smoothing)
+
+
+def check_task(task: str) -> None:
+    """Raise for a task that does not exist."""
+    if task not in get_args(Task):
+        raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")

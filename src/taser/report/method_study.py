@@ -15,6 +15,7 @@ from taser.training.log import read_log
 from .method_findings import summary
 from .method_table import NAMES, latex, main_table, paper_table
 from .page import Block, Page, Picture, png
+from .table import Table
 from .training_curves import training_figure
 
 
@@ -28,6 +29,12 @@ def table_rows(queue: Queue) -> list[Row]:
     return rows(runs, measures)
 
 
+def tables(found: Sequence[Row]) -> list[Table]:
+    """One table for runs from scratch and one for fine-tuning, where there are any."""
+    kinds = [kind for kind in (False, True) if any(row.finetuned == kind for row in found)]
+    return [main_table(found, finetuned=kind) for kind in kinds]
+
+
 def write(
     queue: Queue,
     out: Path,
@@ -35,26 +42,26 @@ def write(
     title: str,
     extra: Sequence[tuple[str, Sequence[Block]]] = (),
     conclusion: Sequence[str] = (),
+    paper: bool = True,
 ) -> Path:
-    """report.html, table.md, table.tex and rows.json in `out`; the page's path."""
+    """report.html, table.md, table.tex and rows.json in `out`; the page's path.
+
+    extra, conclusion: further sections, and lines before the summary; paper: whether to set the
+    paper's figures beside ours.
+    """
     found = table_rows(queue)
-    tables = [main_table(found)] if any(not row.finetuned for row in found) else []
-    tuned = main_table(found, finetuned=True) if any(row.finetuned for row in found) else None
-    beside = paper_table(found)
+    ours = tables(found)
+    beside = [paper_table(found)] if paper else []
     lines = [*conclusion, *summary(found)]
-    sections: list[tuple[str, Sequence[Block]]] = []
-    if tables:
-        sections.append(("Trained from scratch", tables))
-    if tuned:
-        sections.append(("Fine-tuned", [tuned]))
-        tables.append(tuned)
-    sections += [("Training", [_curves(queue)]), *extra]
-    sections.append(("Beside the paper", [beside]))
-    sections.append(("Findings of the evaluation", [*_findings(queue)]))
+    sections: list[tuple[str, Sequence[Block]]] = [
+        ("Accuracy", ours), ("Training", [_curves(queue)]), *extra,
+        *([("Beside the paper", beside)] if paper else []),
+        ("Findings of the evaluation", _findings(queue)),
+    ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
-    text = "\n\n".join(table.markdown() for table in [*tables, beside])
+    text = "\n\n".join(table.markdown() for table in [*ours, *beside])
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
-    write_atomically(out / "table.tex", "\n".join(latex(table) for table in [*tables, beside]))
+    write_atomically(out / "table.tex", "\n".join(latex(table) for table in [*ours, *beside]))
     entries = [asdict(row) for row in found]
     write_atomically(out / "rows.json", json.dumps(entries, indent=1) + "\n")
     return page.write(out / "report.html")

@@ -47,7 +47,8 @@ def main_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
     n = f"n = {chosen[0].n} ({chosen[0].seeds} seed{'s' * (chosen[0].seeds > 1)})" if chosen else ""
     return Table(
         headings, cells,
-        f"Accuracy in per cent, {n}; Δ against the method alone with its paired 95 % bootstrap "
+        f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n}; "
+        "Δ against the method alone with its paired 95 % bootstrap "
         "interval, in bold where that excludes zero. Times were taken while runs shared the "
         "machine; benchmarks/overhead.py measures the overhead properly.",
     )  # fmt: skip

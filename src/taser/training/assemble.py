@@ -144,7 +144,7 @@ def build_regulariser(
     penalty = SteinPenalty(
         probe, operator=config.operator, backend=config.backend, probes=config.probes,
         step=config.step, center=config.center, unbiased=config.unbiased, every=config.every,
-        fraction=config.fraction, generator=generator,
+        fraction=config.fraction, batchnorm=config.batchnorm, generator=generator,
     )  # fmt: skip
     score = build_score(config, dataset)
     if config.at != "auto":

@@ -69,7 +69,7 @@ class RegulariserConfig:
         λ, and of what: "raw" R in score units of the data's coordinates; "noise" σ²R, whose
         first-order residual is ε̂·∇f; "paper" R in the coordinates [-1, 1] of a diffusion model,
         R/16; "ratio": λ such that the gradient of λR is `weight` times that of the base loss,
-        measured over the first steps at full weight.
+        measured while λ ramps up.
     ramp
         The share of training over which λ grows from zero.
     score
@@ -89,6 +89,7 @@ class RegulariserConfig:
     step: float | None = None
     center: Literal["batch", "running", "none"] = "batch"
     unbiased: bool = False
+    batchnorm: Literal["auto", "running"] = "auto"
     every: int = 1
     fraction: float = 1.0
     score: str = "auto"

@@ -1,6 +1,6 @@
 """Where a run stands, and how that is written to a checkpoint and read back."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,10 @@ from .validation import Scores
 
 @dataclass
 class Progress:
-    """Steps done; the λ that "ratio" measured; the best validation and how many came after it."""
+    """Steps done; the λ that "ratio" measured; the best validation and how many came after it.
+
+    sums, summed: of the log's next line, which a checkpoint may come in the middle of.
+    """
 
     step: int = 0
     measured: float | None = None
@@ -24,6 +27,8 @@ class Progress:
     best_step: int = 0
     stale: int = 0
     seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    summed: int = 0
 
 
 def freeze(setup: Setup, progress: Progress) -> Checkpoint:

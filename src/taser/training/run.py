@@ -60,8 +60,10 @@ class _Run:
             write_atomically(out / "config.yaml", to_yaml(self.config))
             write_atomically(out / "model.json", json.dumps(asdict(setup.architecture), indent=1))
         self.log = Log(out, self.progress.step, enabled=self.main)
-        self.sums: dict[str, Tensor] = {}
-        self.summed = 0
+        self.sums = {
+            name: torch.tensor(value, device=setup.device)
+            for name, value in self.progress.sums.items()
+        }
         self.seen: Scores | None = self.progress.best
         self.saved = self.started = time.monotonic()
 
@@ -110,7 +112,8 @@ class _Run:
             self.setup.average.update(self.learner.module, step)
         self.progress.step += 1
         self._count(numbers, weight)
-        if time.monotonic() - self.saved > 60 * self.config.loop.save_minutes:
+        within = self.setup.batches.position < len(self.setup.batches)  # the end saves by itself
+        if within and time.monotonic() - self.saved > 60 * self.config.loop.save_minutes:
             self._save()
 
     def _own_part(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -141,14 +144,14 @@ class _Run:
         """Add to the averages, and log them now and then: reading a number makes a GPU wait."""
         for name, value in numbers.items():
             self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
-        self.summed += 1
+        self.progress.summed += 1
         per_epoch = len(self.setup.batches)
         if self.progress.step % max(1, per_epoch // LINES_PER_EPOCH) == 0:
-            means = {name: float(value) / self.summed for name, value in self.sums.items()}
+            means = {name: float(value) / self.progress.summed for name, value in self.sums.items()}
             rate = self.learner.optimiser.param_groups[0]["lr"]
             more = {"weight": weight} if self.learner.regulariser is not None else {}
             self.log.write(self.progress.step, "train", {**means, **more, "rate": rate})
-            self.sums, self.summed = {}, 0
+            self.sums, self.progress.summed = {}, 0
             self.means = means
         if self.report and self.main:
             self.report(self.progress.step, self.setup.steps, self._label())
@@ -159,11 +162,19 @@ class _Run:
         words = [f"epoch {epoch}/{self.config.loop.epochs}"]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
         if self.seen is not None:
-            words.append(f"clean {self.seen.clean:.1%} robust {self.seen.robust:.1%}")
+            clean, robust = self.seen.clean, self.seen.robust
+            regression = self.setup.dataset.task == "regression"
+            words.append(
+                f"error {-clean:.3g}, attacked {-robust:.3g}"
+                if regression
+                else f"clean {clean:.1%} robust {robust:.1%}"
+            )
         return " · ".join(words)
 
     def _end_of_epoch(self) -> None:
         same_statistics(self.learner.module)
+        if self.setup.average is not None:
+            same_statistics(self.setup.average.model)
         epoch, check = self.setup.batches.epoch, self.config.validation
         if epoch % check.every == 0 or epoch == self.config.loop.epochs:
             self._validate()
@@ -196,6 +207,7 @@ class _Run:
         now = time.monotonic()
         self.progress.seconds += now - self.started
         self.started = self.saved = now
+        self.progress.sums = {name: float(value) for name, value in self.sums.items()}
         if self.main:
             save_checkpoint(
                 self.out / "checkpoints", self.progress.step, freeze(self.setup, self.progress)

@@ -96,7 +96,7 @@ class Learner:
                 for name, value in found.items():
                     numbers[name] = numbers.get(name, 0.0) + piece.share * value
             self._update()
-        return numbers
+        return _of_all(numbers)
 
     def loss(
         self, model: nn.Module, piece: Examples, weight: float, generator: torch.Generator
@@ -190,6 +190,15 @@ def _alike(one: Tensor, two: Tensor) -> bool:
     """Equal up to the rounding of the precision that they are in."""
     tolerance = 1e-4 if two.dtype == torch.float32 else 5e-2
     return bool((one - two).abs().max() <= tolerance * two.abs().max().clamp_min(1.0))
+
+
+def _of_all(numbers: Numbers) -> Numbers:
+    """The mean over processes, each of which saw its own part of the batch."""
+    if processes() == 1:
+        return numbers
+    means = torch.stack(list(numbers.values()))
+    dist.all_reduce(means)
+    return dict(zip(numbers, means / processes(), strict=True))
 
 
 def _accuracies(base: Loss, y: Tensor) -> Numbers:

@@ -1,0 +1,78 @@
+"""PGD as an evaluation uses it: many steps, several starts, broken examples leave at once."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .losses import AttackLoss, margin
+from .protocol import Model
+from .quiet import quiet
+from .threat import Threat
+from .worst import Worst
+
+
+@dataclass(frozen=True)
+class RestartedPGD:
+    """Projected gradient ascent from `restarts` random points, or from x itself.
+
+    step_size
+        None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
+    loss
+        What is ascended; by default the margin, which unlike cross-entropy cannot saturate.
+
+    An example leaves at the first step that breaks it; of the others the point with the largest
+    margin loss is kept.
+    """
+
+    threat: Threat = field(default_factory=Threat)
+    steps: int = 50
+    restarts: int = 5
+    step_size: float | None = None
+    loss: AttackLoss = margin
+    random_start: bool = True
+    name: str = "pgd"
+
+    def __post_init__(self) -> None:
+        for option in ("steps", "restarts"):
+            if getattr(self, option) < 1:
+                raise ValueError(f"{option} should be at least 1; got {getattr(self, option)}")
+        if self.step_size is not None and not self.step_size > 0:
+            raise ValueError(f"step_size should be positive; got {self.step_size}")
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return self.restarts * (3 * self.steps + 1)
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        x = x.detach()
+        with quiet(model):
+            worst = Worst(model, x, y)
+            for _ in range(self.restarts):
+                rows = worst.standing
+                if len(rows) == 0:
+                    break
+                begin = self.threat.random(x[rows], generator) if self.random_start else x[rows]
+                self._ascend(model, begin, x, y, rows, worst)
+        return worst.x
+
+    def _ascend(
+        self, model: Model, moved: Tensor, x: Tensor, y: Tensor, rows: Tensor, worst: Worst
+    ) -> None:
+        length = self.step_size or 2.5 * self.threat.epsilon / self.steps
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                moved.requires_grad_()
+                logits = model(moved)
+                (gradient,) = torch.autograd.grad(self.loss(logits, y[rows]).sum(), moved)
+            stands = worst.offer(rows, moved, logits)
+            rows, moved, gradient = rows[stands], moved.detach()[stands], gradient[stands]
+            if len(rows) == 0:
+                return
+            moved = self.threat.project(moved + length * self.threat.ascent(gradient), x[rows])
+        with torch.no_grad():
+            worst.offer(rows, moved, model(moved))

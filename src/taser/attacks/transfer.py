@@ -1,0 +1,42 @@
+"""Attacks made on another model."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .protocol import Attack, Model
+from .threat import Threat
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What `attack` finds against `surrogate`, handed to the model as it is.
+
+    It needs nothing of the model: where it beats a white-box attack, gradients are hidden.
+    """
+
+    attack: Attack
+    surrogate: Model
+    name: str = "transfer"
+
+    @property
+    def threat(self) -> Threat:
+        """The ball of the attack inside."""
+        return self.attack.threat
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return getattr(self.attack, "passes", 1)
+
+    def __call__(
+        self,
+        model: Model,  # noqa: ARG002 — that is the point
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        return self.attack(self.surrogate, x, y, generator=generator)

@@ -1,0 +1,109 @@
+"""`taser evaluate`: robust accuracy of any classifier."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .audit import Data, Epsilon, Json, Model, Norm, Options, Threads, Weights, subject
+from .common import Out, Root, progress_bar, show
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from taser.data import Dataset
+
+CURVE = 200  # examples for the curve against ε
+
+
+def evaluate(
+    model: Model,
+    data: Data = "digits",
+    weights: Weights = None,
+    option: Options = None,
+    epsilon: Epsilon = "8/255",
+    norm: Norm = "linf",
+    n: Annotated[int, typer.Option(min=1, help="Examples: the same for every model.")] = 1000,
+    first: Annotated[bool, typer.Option("--first", help="The first n, not a draw.")] = False,
+    attacks: Annotated[
+        str, typer.Option(help="autoattack, spsa, spsa-strong, pgd, fgsm, noise, apgd-ce, …")
+    ] = "autoattack,spsa",
+    unbounded: Annotated[
+        bool, typer.Option("--unbounded", help="Inputs may leave [0, 1]; tables always may.")
+    ] = False,
+    curve: Annotated[bool, typer.Option(help="Also draw accuracy against ε.")] = True,
+    at_least: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent stand.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples attacked at once.")] = 100,
+    seed: int = 0,
+    threads: Threads = None,
+    out: Out = Path("out/evaluate"),
+    json: Json = None,
+    root: Root = None,
+) -> None:
+    """Accuracy under attack, example by example; killed and started again, it goes on.
+
+    Example: taser evaluate --model cnn --weights best.safetensors --data digits --epsilon 0.1
+
+    Models that others trained: known:mnist-lenet5, known:mnist-lenet5-robust,
+    known:cifar10-resnet18. Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
+    """
+    from taser.attacks import Threat
+    from taser.evaluation import evaluate as run
+    from taser.evaluation.answers import answers
+    from taser.evaluation.curve import accuracy_curve
+    from taser.files import write_atomically
+    from taser.report import evaluation as report
+
+    dataset, network = _subject(model, weights, data, option, root, threads)
+    free = unbounded or not dataset.test.is_images
+    low, high = (None, None) if free else (0.0, 1.0)
+    threat = Threat(norm, epsilon, low, high)  # type: ignore[arg-type]
+    x, y = (dataset.test.x[:n], dataset.test.y[:n]) if first else (dataset.test.x, dataset.test.y)
+    with progress_bar() as progress:
+        result = run(
+            network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","), n=n,
+            seed=seed, batch_size=batch_size, out=out, progress=progress,
+        )  # fmt: skip
+        x = x[result.index]
+        drawn = (
+            accuracy_curve(
+                network, x[:CURVE], y[result.index][:CURVE], threat=threat, progress=progress
+            )
+            if curve
+            else None
+        )
+    typer.echo(report.table(result).markdown())
+    title = f"{model} on {dataset.name}, {threat}"
+    assert result.attacked is not None
+    said = answers(network, result.attacked, batch_size)
+    page = report.write(result, title, out, x=x, answers=said, curve=drawn)
+    if json is not None:
+        write_atomically(json, result.to_json() + "\n")
+    show(page, report.summary(result))
+    if at_least is not None and 100 * result.robust_accuracy < at_least:
+        raise typer.Exit(3)
+
+
+def _subject(
+    model: str,
+    weights: Path | None,
+    data: str,
+    options: list[str] | None,
+    root: Path | None,
+    threads: int | None,
+) -> "tuple[Dataset, nn.Module]":
+    """The data set and the classifier, which may be one that others trained."""
+    if not model.startswith("known:"):
+        return subject(model, weights, data, options, root, threads)
+    import torch
+
+    from taser.data import load
+    from taser.evaluation.known_models import known_model
+
+    if weights is not None or options:
+        raise ValueError(f"{model} brings its own weights, and takes no options")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return load(data, root=root), known_model(model, root)

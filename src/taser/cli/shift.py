@@ -1,0 +1,97 @@
+"""`taser shift`: a model among corruptions, and inputs that are not of its data."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .audit import Data, Epsilon, Json, Model, Norm, Options, Threads, Weights, chosen, subject
+from .common import Out, Root, progress_bar, show
+
+if TYPE_CHECKING:
+    from taser.data import Dataset
+    from taser.scores import Score
+
+BATCH = 256
+REFERENCE = 1000  # training examples that a residual's mean is taken over
+
+
+def shift(
+    model: Model,
+    data: Data = "digits",
+    weights: Weights = None,
+    option: Options = None,
+    other: Annotated[
+        list[str] | None, typer.Option(help="Another data set, to tell from this; repeatable.")
+    ] = None,
+    score: Annotated[
+        Path | None,
+        typer.Option(help="A file of `taser score fit`; by default the shipped one or a Gaussian."),
+    ] = None,
+    epsilon: Epsilon = "8/255",
+    norm: Norm = "linf",
+    examples: Annotated[int, typer.Option(min=2, help="Of the test part.")] = 1000,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="Of corruptions to be told.")] = 3,
+    seed: int = 0,
+    threads: Threads = None,
+    out: Out = Path("out/shift"),
+    json: Json = None,
+    root: Root = None,
+) -> None:
+    """Accuracy under corruptions, and whether the Stein residual tells foreign inputs.
+
+    Example: taser shift --model cnn --weights best.safetensors --data digits --other mnist
+
+    Foreign are: corrupted inputs, inputs attacked by PGD, and those of other data sets. They are
+    told from one half of the test examples, and made of the other half.
+    """
+    import torch
+
+    from taser.attacks import PGD, Threat
+    from taser.data import load
+    from taser.evaluation.out_of_distribution import out_of_distribution, shaped_like
+    from taser.evaluation.shift import mixed
+    from taser.evaluation.shift import shift as run
+    from taser.files import write_atomically
+    from taser.report import shift as report
+
+    dataset, network = subject(model, weights, data, option, root, threads)
+    x, y = chosen(dataset, examples)
+    threat = Threat(norm, epsilon)  # type: ignore[arg-type]
+    attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
+    generator = torch.Generator().manual_seed(seed)
+    with progress_bar() as progress:
+        result = run(network, x, y, seed=seed, progress=progress)
+        half = len(x) // 2
+        outside = {
+            f"corrupted (severity {severity})": mixed(x[half:], severity, seed=seed),
+            f"attacked ({threat})": torch.cat([
+                attack(network, *rows, generator=generator)
+                for rows in zip(x[half:].split(BATCH), y[half:].split(BATCH), strict=True)
+            ]),
+        }  # fmt: skip
+        for name in other or []:
+            foreign = chosen(load(name, root=root), examples - half)[0]
+            outside[name] = shaped_like(foreign, dataset.input_shape)
+        detection = out_of_distribution(
+            network, _score(dataset, score), x[:half], outside,
+            reference=dataset.train.rows(slice(REFERENCE)), seed=seed, progress=progress,
+        )  # fmt: skip
+    typer.echo(report.table(result).markdown())
+    typer.echo(report.signs_table(detection).markdown())
+    page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0])
+    if json is not None:
+        write_atomically(json, (out / "results.json").read_text())
+    show(page, report.summary(result, detection))
+
+
+def _score(dataset: "Dataset", path: Path | None) -> "Score":
+    """The score named, or shipped for this data, or that of a Gaussian fitted to it."""
+    from taser.scores import Denoiser, Gaussian, pretrained
+    from taser.scores.pretrained import SHIPPED
+
+    if path is not None:
+        return Denoiser.load(path).at()
+    if dataset.name in SHIPPED:
+        return pretrained(dataset.name).at()
+    return Gaussian.fit(dataset.train.rows(slice(10_000)))

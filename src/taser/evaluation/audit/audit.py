@@ -1,0 +1,115 @@
+"""Whether to believe what gradient attacks say of a model."""
+
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from taser.attacks import Model, Threat, quiet
+from taser.lock import locked
+from taser.stein.guards import untouched_randomness
+
+from ..checks import check_data, check_labels, check_model
+from ..prepare import prepare
+from ..progress import Progress
+from ..provenance import Provenance, hash_of_model
+from ..store import Store
+from ..trial import Trial
+from .answers import gradients, logits, repeatable
+from .black_box import decision_based, gradient_free, noise, transfer
+from .differentiable import differentiable
+from .reach import growing_epsilon, large_epsilon
+from .result import Audit, Point
+from .search import away_from_clean, longer, margin_probe, one_step, restarted
+from .suspect import Suspect
+
+CHECKS = (
+    logits, repeatable, gradients, one_step, margin_probe, away_from_clean, longer, restarted,
+    growing_epsilon, large_epsilon, noise, gradient_free, decision_based, transfer,
+)  # fmt: skip
+"""The questions, each a function of the suspect, in the order that they are asked."""
+
+FEWEST = 30
+"""Rightly classified examples, under which no check could fail or pass for a reason."""
+
+TRIED = 32  # examples that a model is checked and prepared with
+
+
+def audit(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat | None = None,
+    surrogate: Model | None = None,
+    steps: int = 50,
+    restarts: int = 3,
+    queries: int = 1000,
+    seed: int = 0,
+    batch_size: int = 250,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """What the literature asks of a defence (Athalye et al., 2018; Carlini et al., 2019).
+
+    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Those examples are audited that the model
+    gets right.
+
+    threat
+        What the claim to be audited is about; by default ℓ∞, 8/255.
+    surrogate
+        An undefended model of the same task; without one the transfer check is skipped.
+    steps, restarts
+        Of PGD; whether it has converged is judged by four times the steps and twice the starts.
+    queries
+        That each attack without gradients has for an example, or a little more.
+    out
+        A folder to keep finished batches in: killed and started again, it goes on where it was.
+
+    A comparison fails if the attack that should be weaker breaks more than 2 % of the examples
+    beyond those that the stronger one broke, and sampling error cannot explain it (exact binomial
+    test, 1 %): a search that ends before it is done misses a few by luck.
+    """
+    threat = threat or Threat()
+    x = x.detach()
+    findings = [*check_data(x, y, threat), *check_model(model, x[:TRIED], y[:TRIED])]
+    settings = {
+        **asdict(Provenance.of(model, x, y, (), seed, batch_size)),
+        "threat": asdict(threat),
+        "surrogate": hash_of_model(surrogate) if surrogate else None,
+        "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
+    }
+    folder = None if out is None else Path(out)
+    with untouched_randomness(x.device), locked(folder / ".lock") if folder else nullcontext():
+        torch.manual_seed(seed)  # for a model that draws
+        quick = differentiable(prepare(model, x[:TRIED], y[:TRIED]).model)
+        trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
+        trial, classes = _of_right_answers(trial)
+        suspect = Suspect(trial, classes, threat, surrogate, steps, restarts, queries)
+        checks = []
+        for done, ask in enumerate(CHECKS):
+            if progress:
+                progress(done, len(CHECKS), f"audit: {ask.__name__.replace('_', ' ')}")
+            checks.append(ask(suspect))
+    curve = tuple(
+        Point(epsilon, float(standing.float().mean()))
+        for epsilon, standing in suspect.by_epsilon.items()
+    )
+    findings += suspect.findings.values()
+    return Audit(tuple(checks), curve, threat, suspect.n, len(y), tuple(findings), settings)
+
+
+def _of_right_answers(trial: Trial) -> tuple[Trial, int]:
+    """The trial of those examples alone that the model gets right, and its number of classes."""
+    with quiet(trial.model), torch.no_grad():
+        classes = trial.model(trial.x[:1]).shape[1]
+    check_labels(trial.y, classes)
+    right = trial.right(trial.x, trial.y)
+    if int(right.sum()) < FEWEST:
+        raise ValueError(
+            f"an audit takes at least {FEWEST} examples that the model gets right; it got "
+            f"{int(right.sum())} of {len(right)}. Give it more"
+        )
+    return replace(trial, x=trial.x[right], y=trial.y[right]), classes

@@ -1,0 +1,135 @@
+"""Bad input, told before hours are spent on it: an error where figures would mean nothing."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from taser.attacks import Model, Threat, quiet
+from taser.probes.checks import looks_like_probabilities
+from taser.stein.guards import roots, untouched_randomness
+
+from .findings import Finding
+
+TOLERANCE = 1e-6  # of the box: what rounding does to pixels that were scaled in float32
+CHANGE = 1e-4  # of the logits' length: more than rounding between two calls
+
+
+def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
+    """Raise for inputs, labels or ε that cannot be meant. x: (N, *); y: (N,)."""
+    if not x.is_floating_point() or x.ndim < 2 or len(x) == 0:
+        raise ValueError(
+            f"x should be floating-point inputs (N, …); got {tuple(x.shape)} of {x.dtype}"
+            + (" (divide bytes by 255)" if x.dtype == torch.uint8 else "")
+        )
+    if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"y should be ({len(x)},) class numbers, int64; got {tuple(y.shape)} of {y.dtype}"
+        )
+    low, high = (float(end) for end in torch.aminmax(x))  # NaN, if there is one
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError("x should be finite; it has entries that are NaN or infinite")
+    _check_box(low, high, threat)
+    return _check_epsilon(x, threat)
+
+
+def _check_box(low: float, high: float, threat: Threat) -> None:
+    below = threat.low is not None and low < threat.low - TOLERANCE
+    above = threat.high is not None and high > threat.high + TOLERANCE
+    if below or above:
+        raise ValueError(
+            f"x should lie in [{threat.low:g}, {threat.high:g}]; got values from {low:g} to "
+            f"{high:g}. Divide bytes by 255, let the model normalise inside itself, or for tables "
+            "take Threat(…, low=None, high=None)"
+        )
+
+
+def _check_epsilon(x: Tensor, threat: Threat) -> list[Finding]:
+    """ε against the box: beyond its width it is in the wrong units, beyond half of it hopeless."""
+    if threat.low is None or threat.high is None:
+        return []
+    reach = threat.epsilon / (threat.high - threat.low)
+    if threat.norm == "l2":
+        reach /= math.sqrt(x[0].numel())
+    if reach > 1:
+        raise ValueError(
+            f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you mean "
+            f"{threat.epsilon:g}/255?"
+        )
+    if reach >= 0.5:
+        return [Finding("epsilon", f"{threat} turns every input into one grey: none can stand")]
+    return []
+
+
+def check_model(model: Model, x: Tensor, y: Tensor) -> list[Finding]:
+    """Ask a model about a few examples: raise for what cannot be evaluated, tell what is odd."""
+    modules = [module for root in roots(model) for module in root.modules()]
+    findings = [*_check_modes(modules), *_check_batch_norms(modules)]
+    with quiet(model), untouched_randomness(x.device), torch.no_grad():
+        logits, again, alone = model(x), model(x), model(x[:1])
+    _check_logits(logits, x, y)
+    return [*findings, *_check_answers(logits, again, alone)]
+
+
+def _check_modes(modules: list[nn.Module]) -> Iterator[Finding]:
+    if any(module.training for module in modules):
+        yield Finding("train mode", "the model was in train mode; evaluated in evaluation mode")
+
+
+def _check_batch_norms(modules: list[nn.Module]) -> Iterator[Finding]:
+    norms = [module for module in modules if isinstance(module, _BatchNorm)]
+    if any(norm.running_mean is None or norm.running_var is None for norm in norms):
+        raise ValueError(
+            "a BatchNorm has no running statistics, so that one example's answer depends on the "
+            "others in its batch: train with track_running_stats=True"
+        )
+    fresh = [n for n in norms if not n.running_mean.any() and bool((n.running_var == 1).all())]  # type: ignore[union-attr]
+    if fresh:
+        yield Finding(
+            "BatchNorm",
+            f"{len(fresh)} of {len(norms)} BatchNorms still have the statistics they were made "
+            "with: were the buffers loaded?",
+        )
+
+
+def _check_logits(logits: Tensor, x: Tensor, y: Tensor) -> None:
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"the model should give logits ({len(x)}, classes); got {got}")
+    if logits.shape[1] < 2:
+        raise ValueError("the model gives one number an example; logits of two classes are needed")
+    broken = int((~logits.isfinite()).any(1).sum())
+    if broken:
+        raise ValueError(f"the model gives NaN or infinity for {broken} of {len(x)} clean inputs")
+    check_labels(y, logits.shape[1])
+
+
+def check_labels(y: Tensor, classes: int) -> None:
+    """Raise for labels that the model has no logit for. y: (N,)."""
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        raise ValueError(
+            f"y should be in 0…{classes - 1}, the model's classes; got {int(y.min())} to "
+            f"{int(y.max())}"
+        )
+
+
+def _check_answers(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Finding]:
+    length = logits.norm(dim=1).clamp_min(1e-12)
+    if bool(((logits - again).norm(dim=1) > CHANGE * length).any()):
+        yield Finding(
+            "stochastic",
+            "the model's answers change between calls: one wrong answer in many is no robustness "
+            "lost, and one right answer none proved; attack the average over draws",
+        )
+    elif float((logits[0] - alone[0]).norm()) > CHANGE * float(length[0]):
+        yield Finding(
+            "coupled", "an example's answer depends on the others in its batch: verdicts do too"
+        )
+    if looks_like_probabilities(logits):
+        yield Finding(
+            "probabilities",
+            "the model gives probabilities: they saturate, and gradients vanish with them; "
+            "evaluate its logits",
+        )

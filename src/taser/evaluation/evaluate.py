@@ -1,0 +1,139 @@
+"""Robust accuracy of any classifier, example by example."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from taser.attacks import Attack, Model, Threat, quiet
+from taser.files import write_atomically
+from taser.lock import locked
+from taser.stein.guards import roots
+
+from .alarms import hidden, notes
+from .checks import check_data, check_labels, check_model
+from .findings import Finding
+from .named_attacks import named_attack
+from .prepare import prepare
+from .progress import Meter, Progress
+from .provenance import Provenance
+from .record import Evaluation
+from .store import Store
+from .subset import subset
+from .trial import Trial
+from .verdicts import Verdicts
+
+TRIED = 32  # examples that a model is checked and prepared with
+
+
+def evaluate(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat | None = None,
+    attacks: Sequence[str | Attack] = ("autoattack", "spsa"),
+    n: int = 1000,
+    seed: int = 0,
+    batch_size: int = 100,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
+
+    threat
+        Where attacks may go: by default ℓ∞, 8/255, pixels in [0, 1].
+    attacks
+        Names ("autoattack", "spsa", "spsa-strong", "pgd", "noise", …) or attacks of your own.
+    n
+        Examples, drawn once and for all: every model is judged by the same; N or more means all.
+    seed, batch_size
+        Of the attacks; with them, weights and data the record is the same again.
+    out
+        A folder to keep finished batches in: killed and started again, it goes on where it was.
+        At the end evaluation.json and the attacked inputs are there.
+    progress
+        Called with (done, total, label), counted in forward passes.
+
+    Each attack is tried on **every** example that is right when clean, so its accuracy is its own
+    and can be compared with a paper's; only the stages inside AutoAttack share the work, each on
+    what the earlier ones left, as that attack is defined. The worst case is then what stands under
+    all of them. The model is asked in evaluation mode and left as it was; attacks work on a copy
+    with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies in
+    the ball and in the box.
+    """
+    threat = threat or Threat()
+    if batch_size < 1:
+        raise ValueError(f"batch_size should be at least 1; got {batch_size}")
+    if len(y) != len(x):
+        raise ValueError(f"x and y should have one row an example; got {len(x)} and {len(y)}")
+    index = subset(len(x), n)
+    x, y = (t[index].detach().to(_device(model)) for t in (x, y))
+    findings = [*check_data(x, y, threat), *check_model(model, x[:TRIED], y[:TRIED])]
+    plan = _plan(model, x, y, threat, attacks, seed)
+    findings += notes(model, x[:TRIED], y[:TRIED], plan)
+    provenance = Provenance.of(model, x, y, plan, seed, batch_size)
+    folder = None if out is None else Path(out)
+    with locked(folder / ".lock") if folder else nullcontext():
+        settings = {**asdict(provenance), "threat": asdict(threat), "examples": index.tolist()}
+        store = Store(folder, settings)
+        quick = prepare(model, x[:TRIED], y[:TRIED]).model
+        trial = Trial(model, quick, x, y, seed, batch_size, store)
+        clean, verdicts, attacked, said = _run(trial, plan, progress)
+        evaluation = Evaluation(
+            threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *said])),
+            provenance, attacked,
+        )  # fmt: skip
+        if folder:
+            write_atomically(folder / "attacked.safetensors", save({"x": attacked}))
+            write_atomically(folder / "evaluation.json", evaluation.to_json() + "\n")
+    return evaluation
+
+
+def _plan(
+    model: Model, x: Tensor, y: Tensor, threat: Threat, attacks: Sequence[str | Attack], seed: int
+) -> list[Attack]:
+    with quiet(model), torch.no_grad():
+        classes = model(x[:1]).shape[1]
+    check_labels(y, classes)
+    plan = [
+        named_attack(attack, threat, classes=classes, images=x.ndim == 4, seed=seed)
+        if isinstance(attack, str)
+        else attack
+        for attack in attacks
+    ]
+    names = [attack.name for attack in plan]
+    if not plan or len(set(names)) < len(names):
+        raise ValueError(f"attacks should have one name each, and there should be one; got {names}")
+    for attack in plan:
+        if attack.threat != threat:
+            raise ValueError(f"{attack.name} attacks within {attack.threat}, not {threat}")
+    return plan
+
+
+def _run(
+    trial: Trial, plan: Sequence[Attack], progress: Progress | None
+) -> tuple[Tensor, dict[str, Verdicts], Tensor, list[Finding]]:
+    """Clean verdicts, those of each attack, what broke each example first, and findings."""
+    clean = trial.right(trial.x, trial.y).cpu()
+    meter = Meter(progress, plan, clean)
+    standing, attacked = clean.clone(), trial.x.cpu().clone()
+    verdicts: dict[str, Verdicts] = {}
+    findings: list[Finding] = []
+    for attack in plan:
+        found, points, said = trial.run(attack, clean, meter.tick)
+        verdicts[attack.name] = found
+        news = standing & ~found.standing
+        attacked[news] = points[news]
+        standing &= found.standing
+        findings += [*said, *hidden(found)]
+    return clean, verdicts, attacked, findings
+
+
+def _device(model: Model) -> torch.device:
+    tensors = (p for root in roots(model) for p in root.parameters())
+    return next((p.device for p in tensors), torch.device("cpu"))

@@ -1,0 +1,43 @@
+"""Attacks by the names that the command line uses."""
+
+from collections.abc import Callable
+from typing import get_args
+
+from taser.attacks import (
+    FGSM,
+    SPSA,
+    Attack,
+    AutoAttackPart,
+    RandomNoise,
+    RestartedPGD,
+    Threat,
+    autoattack,
+    cross_entropy,
+)
+from taser.attacks.autoattack_part import Part
+
+OURS: dict[str, Callable[[Threat], Attack]] = {
+    "spsa": SPSA,
+    "spsa-strong": SPSA.strong,
+    "pgd": RestartedPGD,
+    "pgd-ce": lambda threat: RestartedPGD(threat, loss=cross_entropy, name="pgd-ce"),
+    "fgsm": FGSM,
+    "noise": RandomNoise,
+}
+NAMES = ("autoattack", *OURS, *get_args(Part))
+
+
+def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:
+    """The attack called `name`, for a model with so many classes.
+
+    images: whether inputs are (C, H, W); seed: AutoAttack's own.
+    """
+    if name in OURS:
+        return OURS[name](threat)
+    if name == "autoattack":
+        return autoattack(threat, classes=classes, images=images, seed=seed)
+    if name not in get_args(Part):
+        raise ValueError(f"an attack should be one of {', '.join(NAMES)}; got {name!r}")
+    if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
+        raise ValueError(f"{name} cannot be had with {classes} classes: take 'autoattack' or 'pgd'")
+    return AutoAttackPart(name, threat, seed)  # type: ignore[arg-type]

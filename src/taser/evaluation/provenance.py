@@ -1,0 +1,83 @@
+"""Where a record comes from: what it takes to have the same one again."""
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from taser.attacks import Attack, Model
+from taser.data.digest import sha256_of_arrays
+from taser.scores.cache import weights_hash
+from taser.stein.guards import roots
+
+PACKAGES = ("taser", "torch", "numpy", "pyautoattack")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Seeds, hashes, settings and versions.
+
+    weights: sha256 of the model's tensors; data: of the examples' x and y; attacks: each in full.
+    """
+
+    seed: int
+    batch_size: int
+    weights: str
+    data: str
+    attacks: dict[str, str]
+    versions: dict[str, str]
+
+    @classmethod
+    def of(
+        cls, model: Model, x: Tensor, y: Tensor, attacks: Sequence[Attack], seed: int, batch: int
+    ) -> "Provenance":
+        """That of an evaluation of `model` on x, (n, *), and y, (n,)."""
+        return cls(
+            seed=seed,
+            batch_size=batch,
+            weights=hash_of_model(model),
+            data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
+            attacks={attack.name: described(attack) for attack in attacks},
+            versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        )
+
+
+def hash_of_model(model: Model) -> str:
+    """sha256 of the names and tensors of every module behind a model; empty if there is none."""
+    hashes = [weights_hash(root) for root in roots(model)]
+    return (
+        hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else "".join(hashes)
+    )
+
+
+def described(value: Any) -> str:
+    """An attack and its options in words that are the same in every process.
+
+    >>> from taser.attacks import RestartedPGD
+    >>> described(RestartedPGD(steps=3))[:68]
+    "RestartedPGD(threat=Threat(norm='linf', epsilon=0.03137254901960784,"
+    """
+    if isinstance(value, nn.Module):
+        return f"{type(value).__name__} {weights_hash(value)}"
+    if is_dataclass(value) and not isinstance(value, type):
+        listed = (f"{f.name}={described(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({', '.join(listed)})"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(described, value))}]"
+    if isinstance(value, Tensor):
+        return f"Tensor {sha256_of_arrays([value.numpy(force=True)])}"
+    if callable(value):  # its address would differ each time
+        return getattr(value, "__qualname__", type(value).__name__)
+    return repr(value)
+
+
+def generator_for(device: torch.device, *parts: object) -> torch.Generator:
+    """Randomness that depends on what it is for, and on nothing that came before."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    seed = int.from_bytes(digest[:8], "big") >> 1  # manual_seed takes 63 bits
+    return torch.Generator(device).manual_seed(seed)

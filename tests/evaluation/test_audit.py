@@ -1,0 +1,247 @@
+"""The audit separates networks that hide their weakness from networks that do not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from taser.attacks import PGD, Threat
+from taser.data import Dataset, load
+from taser.evaluation.audit import CHECKS, Audit, audit, undefended
+from taser.models import MLP
+
+THREAT = Threat("linf", 0.15)
+QUICK = {"threat": THREAT, "steps": 20, "restarts": 2, "queries": 100}
+HASTY = QUICK | {"steps": 5, "queries": 10}
+
+
+class Quantised(nn.Module):
+    """Four grey levels: the gradient is zero wherever there is one."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network((4 * x).round() / 4)
+
+
+class Saturated(Quantised):
+    """Logits so large that softmax is 0 or 1 in float32, and cross-entropy flat."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1000 * self.network(x)
+
+
+class Stochastic(Quantised):
+    """Noise on the input at every call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x + 0.1 * torch.randn_like(x))
+
+
+class Probabilities(Quantised):
+    """A softmax where logits should be."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x).softmax(1)
+
+
+class CutOff(Quantised):
+    """No graph at all."""
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def standard(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(network(x), y)
+
+
+def adversarial(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return standard(network, PGD(THREAT, steps=5, step_size=0.06)(network, x, y), y)
+
+
+def penalised(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """CE + ‖∇ₓCE‖²."""
+    x = x.clone().requires_grad_()
+    loss = F.cross_entropy(network(x), y, reduction="none")
+    (gradient,) = torch.autograd.grad(loss.sum(), x, create_graph=True)
+    return (loss + gradient.flatten(1).square().sum(1)).mean()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits")
+
+
+@pytest.fixture(scope="module")
+def trained(digits: Dataset) -> Callable[[Loss], nn.Module]:
+    """A network trained on digits with a loss; each loss is trained with once."""
+    done: dict[Loss, nn.Module] = {}
+
+    def train(loss: Loss) -> nn.Module:
+        if loss not in done:
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                network = MLP((1, 8, 8), 10, width=64)
+                optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
+                for _ in range(6):
+                    for rows in torch.randperm(len(digits.train)).split(64):
+                        optimiser.zero_grad()
+                        loss(network, digits.train.x[rows], digits.train.y[rows]).backward()
+                        optimiser.step()
+            done[loss] = network.eval()
+        return done[loss]
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def audited(digits: Dataset) -> Callable[[nn.Module], Audit]:
+    surrogate = undefended(digits.train.x, digits.train.y, 10, epochs=3, width=8, seed=1)
+
+    def run(model: nn.Module) -> Audit:
+        x, y = digits.test.x[:100], digits.test.y[:100]
+        return audit(model, x, y, surrogate=surrogate, **QUICK)
+
+    return run
+
+
+def failures(result: Audit) -> set[str]:
+    return {check.name for check in result.failed}
+
+
+@pytest.mark.parametrize("loss", [standard, adversarial, penalised], ids=lambda loss: loss.__name__)
+def test_honest_networks_pass(
+    loss: Loss, trained: Callable[[Loss], nn.Module], audited: Callable[[nn.Module], Audit]
+) -> None:
+    result = audited(trained(loss))
+    assert result.verdict == "trust", [check.figure for check in result.failed]
+    assert not result.skipped
+    assert len(result.checks) == len(CHECKS)
+    accuracies = [point.accuracy for point in result.curve]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert accuracies[-1] == 0
+    if loss is not standard:
+        at_threat = {point.epsilon: point.accuracy for point in result.curve}[THREAT.epsilon]
+        assert at_threat > 0.3  # there was something left to find
+
+
+@pytest.mark.parametrize(
+    ("mask", "caught"),
+    [
+        (Quantised, {"gradients exist", "gradient-free attacks", "decision-based attack",
+                     "transfer from an undefended model"}),
+        (Saturated, {"gradients exist", "adaptive attack on the margin"}),
+        (Stochastic, {"outputs repeat", "iterative beats one-step"}),
+    ],
+)  # fmt: skip
+def test_masked_networks_fail(
+    mask: type[Quantised],
+    caught: set[str],
+    trained: Callable[[Loss], nn.Module],
+    audited: Callable[[nn.Module], Audit],
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # of the stochastic network
+        result = audited(mask(trained(standard)))
+    assert result.verdict == "do not trust"
+    assert caught <= failures(result)
+
+
+@pytest.mark.parametrize(
+    ("mask", "caught"), [(Probabilities, "outputs are logits"), (CutOff, "gradients exist")]
+)
+def test_other_masks_fail_by_their_own_check(
+    mask: type[Quantised], caught: str, trained: Callable[[Loss], nn.Module], digits: Dataset
+) -> None:
+    x, y = digits.test.x[:50], digits.test.y[:50]
+    result = audit(mask(trained(standard)), x, y, **HASTY)
+    assert caught in failures(result)
+
+
+def test_what_cannot_be_asked_is_skipped_with_a_reason(
+    trained: Callable[[Loss], nn.Module], digits: Dataset
+) -> None:
+    options = HASTY | {"threat": Threat("l2", 0.5)}
+    result = audit(trained(standard), digits.test.x[:50], digits.test.y[:50], **options)
+    assert {check.name: check.figure for check in result.skipped} == {
+        "decision-based attack": "ray search is made for ℓ∞",
+        "transfer from an undefended model": "no surrogate model was given",
+    }
+    assert all(check.passed is None for check in result.skipped)
+    assert result.numbers()["checks"][-1]["status"] == "skipped"
+
+
+def test_the_audit_leaves_everything_as_it_was_and_can_be_repeated(
+    trained: Callable[[Loss], nn.Module], digits: Dataset
+) -> None:
+    network = trained(adversarial).train()
+    seen: list[tuple[int, int]] = []
+    options = HASTY | {"progress": lambda done, total, _: seen.append((done, total))}
+    state = torch.get_rng_state()
+    first, again = (
+        audit(network, digits.test.x[:50], digits.test.y[:50], **options) for _ in range(2)
+    )
+    assert first.numbers() == again.numbers()
+    assert torch.equal(state, torch.get_rng_state())
+    assert network.training
+    assert all(p.grad is None or p.requires_grad for p in network.parameters())
+    assert seen[: len(CHECKS)] == [(done, len(CHECKS)) for done in range(len(CHECKS))]
+    network.eval()
+
+
+def test_killed_and_started_again_it_goes_on_and_says_the_same(
+    trained: Callable[[Loss], nn.Module], digits: Dataset, tmp_path: Path
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, _total: int, _label: str) -> None:
+        if done == 6:
+            raise Killed
+
+    network = trained(adversarial)
+    x, y = digits.test.x[:50], digits.test.y[:50]
+    with pytest.raises(Killed):
+        audit(network, x, y, out=tmp_path, progress=kill, **HASTY)
+    finished = {path.name for path in (tmp_path / "batches").iterdir()}
+    assert "pgd cross-entropy.0-pgd cross-entropy.00000.safetensors" in finished
+    again = audit(network, x, y, out=tmp_path, **HASTY)
+    assert again.numbers() == audit(network, x, y, **HASTY).numbers()
+    assert finished < {path.name for path in (tmp_path / "batches").iterdir()}
+    with pytest.raises(ValueError, match="other attacks"):
+        audit(network, x, y, out=tmp_path, **(HASTY | {"steps": 6}))
+
+
+def test_bad_input_is_refused(trained: Callable[[Loss], nn.Module], digits: Dataset) -> None:
+    x, y = digits.test.x[:50], digits.test.y[:50]
+    with pytest.raises(ValueError, match="Divide bytes"):
+        audit(trained(standard), 255 * x, y)
+    with pytest.raises(ValueError, match="0…9"):
+        audit(trained(standard), x, y + 5)
+    with pytest.raises(ValueError, match="beyond the whole box"):
+        audit(trained(standard), x, y, threat=Threat("l2", 128))
+
+
+def test_a_model_that_is_mostly_wrong_is_not_audited(digits: Dataset) -> None:
+    with pytest.raises(ValueError, match="at least 30"):
+        audit(lambda x: torch.zeros(len(x), 10) + x.mean(), digits.test.x[:20], digits.test.y[:20])
+
+
+def test_a_surrogate_learns_its_task(digits: Dataset) -> None:
+    for x, held_out in (
+        (digits.train.x, digits.test.x),
+        (digits.train.x.flatten(1), digits.test.x.flatten(1)),
+    ):
+        network = undefended(x, digits.train.y, 10, width=8)
+        assert not network.training
+        assert float((network(held_out).argmax(1) == digits.test.y).float().mean()) > 0.85

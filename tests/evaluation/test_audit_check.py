@@ -1,0 +1,45 @@
+"""When a count is more than luck."""
+
+from math import comb
+
+import pytest
+
+from taser.evaluation.audit.check import Check, chance_of
+
+
+def tail(count: int, n: int, share: float) -> float:
+    return sum(comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(count, n + 1))
+
+
+@pytest.mark.parametrize(("n", "share"), [(1, 0.02), (30, 0.02), (100, 0.1), (200, 0.5)])
+def test_the_chance_of_a_count_is_the_binomial_tail(n: int, share: float) -> None:
+    for count in range(0, n + 1, max(1, n // 7)):
+        assert chance_of(count, n, share) == pytest.approx(tail(count, n, share), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "enough"), [(100, 7), (1000, 32)])
+def test_a_check_fails_from_the_documented_count_on(n: int, enough: int) -> None:
+    def passed(count: int) -> bool | None:
+        return Check.of_count("name", count, n, "found", "why").passed
+
+    assert passed(0)
+    assert passed(enough - 1)
+    assert not passed(enough)
+    assert not passed(n)
+
+
+def test_a_difference_has_to_be_large_and_significant() -> None:
+    def passed(more: int, less: int, n: int) -> bool | None:
+        return Check.of_difference("name", more, less, n, "only, {} the other", "why").passed
+
+    assert passed(0, 0, 100)
+    assert passed(4, 0, 100)  # four of four happens once in sixteen
+    assert not passed(10, 0, 100)
+    assert passed(30, 25, 100)
+    assert passed(15, 0, 1000)  # significant, but a share of 1.5 % is allowed
+
+
+def test_a_skipped_check_is_neither_passed_nor_failed() -> None:
+    check = Check.skipped("name", "no reason", "why")
+    assert check.passed is None
+    assert check.status == "skipped"

@@ -1,0 +1,118 @@
+"""`taser audit` and `taser shift` as a user meets them: tables, files and exit codes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from taser.cli.audit import audit
+from taser.cli.common import PlainErrors
+from taser.cli.shift import shift
+from taser.data import load
+from taser.evaluation.audit import undefended
+
+app = typer.Typer(cls=PlainErrors)
+app.command()(audit)
+app.command()(shift)
+
+MASKED = """
+from torch import nn
+from taser.models import SmallCNN
+
+class Masked(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.network, self.scale = SmallCNN((1, 8, 8), 10, 8), scale
+
+    def forward(self, x):
+        return self.scale * self.network(x)
+
+    def load_state_dict(self, state, **options):
+        return self.network.load_state_dict(state, **options)
+
+    def state_dict(self, **options):
+        return self.network.state_dict(**options)
+"""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    digits = load("digits")
+    path = tmp_path_factory.mktemp("weights") / "digits.safetensors"
+    save_file(undefended(digits.train.x, digits.train.y, 10, epochs=4, width=8).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def run() -> Callable[..., str]:
+    def run(*arguments: str | Path, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return run
+
+
+def test_an_honest_model_is_trusted(run: Callable[..., str], weights: Path, tmp_path: Path) -> None:
+    said = run(
+        "audit", "--model", "cnn", "--option", "width=8", "--weights", weights, "--data", "digits",
+        "--epsilon", "0.2", "--examples", "60", "--steps", "10", "--queries", "20",
+        "--no-surrogate", "--out", tmp_path, "--json", tmp_path / "copy.json",
+    )  # fmt: skip
+    assert "Verdict: trust" in said
+    assert "Skipped: transfer" in said
+    record = json.loads((tmp_path / "copy.json").read_text())
+    assert record["verdict"] == "trust"
+    assert record["threat"]["epsilon"] == 0.2
+    assert (tmp_path / "results.json").read_text() == (tmp_path / "copy.json").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "random noise" in page
+    assert "http" not in page
+
+
+def test_a_masked_model_has_exit_code_two(
+    run: Callable[..., str], weights: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "masked.py").write_text(MASKED)
+    said = run(
+        "audit", "--model", f"{tmp_path}/masked.py:Masked", "--option", "scale=1e4", "--weights",
+        weights, "--epsilon", "0.2", "--examples", "60", "--steps", "5", "--queries", "10",
+        "--out", tmp_path, code=2,
+    )  # fmt: skip
+    assert "Verdict: do not trust" in said
+    assert "Failed: gradients exist" in said
+
+
+def test_shift_says_what_was_skipped_and_told(
+    run: Callable[..., str], weights: Path, tmp_path: Path
+) -> None:
+    said = run(
+        "shift", "--model", "cnn", "--option", "width=8", "--weights", weights, "--examples", "60",
+        "--other", "digits", "--epsilon", "0.2", "--out", tmp_path,
+        "--json", tmp_path / "copy.json",
+    )  # fmt: skip
+    assert "Skipped: saturate" in said
+    assert "To tell corrupted (severity 3) inputs: AUROC" in said
+    record = json.loads((tmp_path / "copy.json").read_text())
+    assert len(record["out_of_distribution"]["detections"]) == 3 * 7
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("audit", "--model", "cnn", "--option", "width"), "name=value"),
+        (("audit", "--model", "cnn", "--epsilon", "8"), "did you mean 8/255"),
+        (("audit", "--model", "mlp", "--data", "diabetes"), "regression"),
+        (("audit", "--model", "cnn", "--examples", "30"), "at least 30"),
+        (("shift", "--model", "mlp", "--data", "breast-cancer"), "none of the corruptions"),
+    ],
+)
+def test_errors_are_one_line(
+    run: Callable[..., str], arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    assert message in run(*arguments, "--out", tmp_path, code=1)

@@ -1,0 +1,223 @@
+"""An evaluation: what it counts, what it refuses, and that a killed one goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import taser
+from attacks.victims import digits, undefended
+from taser.attacks import RestartedPGD, Threat
+from taser.evaluation import Evaluation, compare
+from taser.evaluation.prepare import prepare
+from taser.evaluation.store import OtherRun
+
+THREAT = Threat("linf", 0.1)
+QUICK = ("fgsm", "pgd", "noise")
+
+
+@pytest.fixture(scope="module")
+def found() -> Evaluation:
+    return taser.evaluate(undefended(), *digits(60), threat=THREAT, attacks=QUICK, n=40)
+
+
+def test_the_record_says_what_happened_to_each_example(found: Evaluation) -> None:
+    x, y = digits(60)
+    with torch.no_grad():
+        right = undefended()(x[found.index]).argmax(1) == y[found.index]
+    assert torch.equal(found.clean, right)
+    assert found.n == len(found.index) == 40
+    pgd = found.attacks["pgd"]
+    assert not bool((pgd.standing & ~found.clean).any())
+    assert bool((pgd.distance <= THREAT.epsilon * (1 + 1e-5)).all())
+    assert bool((pgd.distance[found.clean & ~pgd.standing] > 0).all())
+    assert torch.equal(
+        found.standing, torch.stack([v.standing for v in found.attacks.values()]).all(0)
+    )
+    assert found.robust_accuracy <= min(found.accuracy(name) for name in QUICK)
+
+
+def test_the_points_that_broke_it_break_it(found: Evaluation) -> None:
+    x, _ = digits(60)
+    assert found.attacked is not None
+    broken = found.clean & ~found.standing
+    assert bool(broken.any())
+    with torch.no_grad():
+        answers = undefended()(found.attacked).argmax(1)
+    assert bool((answers[broken] != found.y[broken]).all())
+    assert bool((THREAT.distance(found.attacked, x[found.index]) <= 0.1 + 1e-6).all())
+    assert 0 <= float(found.attacked.min()) <= float(found.attacked.max()) <= 1
+
+
+def test_it_survives_json(found: Evaluation) -> None:
+    again = Evaluation.from_json(found.to_json())
+    assert json.loads(again.to_json()) == json.loads(found.to_json())
+    with pytest.raises(ValueError, match="not a record"):
+        Evaluation.from_json("{}")
+
+
+def test_an_attack_that_cheats_is_not_counted() -> None:
+    class Cheat:
+        name, threat = "cheat", THREAT
+
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: object) -> Tensor:  # noqa: ARG002
+            return torch.rand_like(x)  # far outside the ball
+
+    result = taser.evaluate(
+        undefended(),
+        *digits(30),
+        threat=THREAT,
+        attacks=[Cheat()],
+        n=30,  # type: ignore[list-item]
+    )
+    assert torch.equal(result.attacks["cheat"].standing, result.clean)
+    assert any("cheat" in finding.name for finding in result.findings)
+
+
+def test_models_are_compared_on_the_same_examples_only(found: Evaluation) -> None:
+    other = taser.evaluate(undefended(norm=True), *digits(60), threat=THREAT, attacks=QUICK, n=40)
+    table = compare({"one": found, "two": other})
+    assert set(table.rows) == {"one", "two"}
+    fewer = taser.evaluate(undefended(), *digits(60), threat=THREAT, attacks=("fgsm",), n=10)
+    with pytest.raises(ValueError, match="another examples"):
+        compare({"one": found, "fewer": fewer})
+
+
+def test_the_prepared_model_is_the_same_function_and_the_users_is_untouched() -> None:
+    x, y = digits(32)
+    model = undefended(norm=True)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    ready = prepare(model, x, y)
+    assert ready.folded
+    with torch.no_grad():
+        torch.testing.assert_close(ready.model(x), model(x), rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
+
+
+class Answers(nn.Module):
+    """A network whose answers are spoilt by `spoil`."""
+
+    def __init__(self, spoil: str) -> None:
+        super().__init__()
+        self.inner, self.spoil = undefended(), spoil
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        if self.spoil == "probabilities":
+            return z.softmax(1)
+        if self.spoil == "nan":
+            return torch.where(x.flatten(1).sum(1, keepdim=True) > 0, torch.nan, z)
+        if self.spoil == "stochastic":
+            return z + torch.randn_like(z)
+        return z[:, 0]
+
+
+@pytest.mark.parametrize("spoil", ["probabilities", "stochastic"])
+def test_odd_answers_are_findings(spoil: str) -> None:
+    result = taser.evaluate(Answers(spoil), *digits(20), threat=THREAT, attacks=("noise",), n=20)
+    assert spoil in {finding.name for finding in result.findings}
+
+
+def test_a_model_in_train_mode_is_told_and_left_there() -> None:
+    model = Answers("none").train()
+    model.spoil = ""
+    model.forward = model.inner.forward  # type: ignore[method-assign]
+    result = taser.evaluate(model, *digits(20), threat=THREAT, attacks=("noise",), n=20)
+    assert "train mode" in {finding.name for finding in result.findings}
+    assert model.training
+    undefended().eval()
+
+
+WRONG = [
+    ({"x": 2.0}, r"\[0, 1\]"),
+    ({"x": torch.nan}, "finite"),
+    ({"y": 10}, "0…9"),
+    ({"spoil": "nan"}, "NaN or infinity"),
+    ({"spoil": "one"}, "logits"),
+    ({"attacks": ("autoatack",)}, "autoattack"),
+    ({"attacks": ()}, "one name each"),
+    ({"batch_size": 0}, "batch_size"),
+    ({"threat": Threat("l2", 100.0)}, "100/255"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_bad_input_is_refused(change: dict, message: str) -> None:
+    x, y = (tensor.clone() for tensor in digits(20))
+    if "x" in change:
+        x[0, 0, 0, 0] = change.pop("x")
+    if "y" in change:
+        y[0] = change.pop("y")
+    model = Answers(change.pop("spoil")) if "spoil" in change else undefended()
+    options = {"threat": THREAT, "attacks": ("noise",), "n": 20, **change}
+    with pytest.raises(ValueError, match=message):
+        taser.evaluate(model, x, y, **options)
+
+
+def test_pixels_instead_of_fractions() -> None:
+    with pytest.raises(ValueError, match="did you mean 8/255"):
+        Threat("linf", 8.0)
+
+
+KILLED = """
+import sys, torch
+sys.path.insert(0, sys.argv[2])
+from attacks.victims import digits, undefended
+import taser
+from taser.attacks import Threat
+taser.evaluate(undefended(), *digits(60), threat=Threat("linf", 0.1), attacks=("spsa",),
+               n=24, batch_size=4, out=sys.argv[1])
+"""
+
+
+def test_killed_and_started_again_it_gives_the_same_record(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parent.parent)
+    command = [sys.executable, "-c", KILLED]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, str(tmp_path / "killed"), tests], env=environment)
+    deadline = time.monotonic() + 120
+    batches = tmp_path / "killed" / "batches"
+    while len(list(batches.glob("*.safetensors"))) < 2:
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "evaluation.json").exists()
+    for name in ("killed", "whole"):
+        subprocess.run([*command, str(tmp_path / name), tests], env=environment, check=True)
+    first, second = (
+        json.loads((tmp_path / name / "evaluation.json").read_text())
+        for name in ("killed", "whole")
+    )
+    for record in (first, second):
+        for verdicts in record["attacks"].values():
+            verdicts.pop("seconds")
+    assert first == second
+
+
+def test_a_folder_of_another_evaluation_is_refused(tmp_path: Path) -> None:
+    options = {"threat": THREAT, "attacks": ("noise",), "out": tmp_path}
+    taser.evaluate(undefended(), *digits(20), n=20, **options)
+    with pytest.raises(OtherRun, match="weights"):
+        taser.evaluate(undefended(norm=True), *digits(20), n=20, **options)
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[int, int, str]] = []
+    attack = RestartedPGD(THREAT, steps=3, restarts=1)
+    taser.evaluate(
+        undefended(), *digits(30), threat=THREAT, attacks=[attack], n=30, batch_size=10,
+        progress=lambda *said: seen.append(said),
+    )  # fmt: skip
+    assert seen
+    done = [step for step, _, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1][0] <= seen[-1][1]

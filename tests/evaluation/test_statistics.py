@@ -1,0 +1,80 @@
+"""Intervals that hold what they promise, and McNemar's test against the binomial."""
+
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+
+from taser.evaluation import accuracy_interval, difference_interval, mcnemar, subset
+
+
+def test_the_interval_of_an_accuracy_covers_it_as_often_as_it_says() -> None:
+    """300 samples of 200 at p = 0.3: coverage within three standard errors of 95 %, as bootstrap
+    intervals of a proportion of this size are known to be within about one point of nominal."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        found = accuracy_interval(torch.from_numpy(rng.random(200) < 0.3))
+        hits += found.low <= 0.3 <= found.high
+    assert abs(hits / 300 - 0.95) < 3 * (0.95 * 0.05 / 300) ** 0.5 + 0.01
+
+
+def test_the_paired_interval_is_the_bootstraps() -> None:
+    """Against resampling the rows themselves, the slow way; to the error of 10,000 draws."""
+    rng = np.random.default_rng(1)
+    first, second = torch.from_numpy(rng.random(300) < 0.6), torch.from_numpy(rng.random(300) < 0.5)
+    found = difference_interval(first, second)
+    rows = rng.integers(300, size=(10_000, 300))
+    change = first.numpy().astype(float) - second.numpy()
+    low, high = np.quantile(change[rows].mean(1), [0.025, 0.975])
+    assert found.value == pytest.approx(change.mean())
+    # the quantile of B draws has standard error √(q(1−q)/B)/density ≈ 0.07 standard deviations
+    deviation = change.std() / 300**0.5
+    assert abs(found.low - low) < 0.2 * deviation
+    assert abs(found.high - high) < 0.2 * deviation
+
+
+def test_pairing_counts() -> None:
+    """The same marginal accuracies: agreement narrows the interval of the difference."""
+    right = torch.arange(100) < 60
+    nested = torch.arange(100) < 50
+    crossed = torch.arange(100) >= 50
+    tight, wide = difference_interval(right, nested), difference_interval(right, crossed)
+    assert tight.value == pytest.approx(wide.value)
+    assert tight.excludes_zero()
+    assert not wide.excludes_zero()
+
+
+def test_all_right_or_all_wrong_still_leaves_doubt() -> None:
+    nothing = accuracy_interval(torch.zeros(100, dtype=torch.bool))
+    assert nothing.low == nothing.value == 0
+    assert nothing.high == pytest.approx(1 - 0.025 ** (1 / 100))
+    assert accuracy_interval(torch.ones(100, dtype=torch.bool)).low == pytest.approx(
+        1 - nothing.high
+    )
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (7, 2), (10, 10), (30, 12)])
+def test_mcnemar_is_the_exact_sign_test(gained: int, lost: int) -> None:
+    first = torch.tensor([True] * gained + [False] * lost + [True] * 5)
+    second = torch.tensor([False] * gained + [True] * lost + [True] * 5)
+    n, k = gained + lost, min(gained, lost)
+    expected = min(1.0, 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n)
+    assert mcnemar(first, second) == pytest.approx(expected)
+    assert mcnemar(second, first) == pytest.approx(expected)
+
+
+def test_wrong_inputs() -> None:
+    with pytest.raises(ValueError, match="same examples"):
+        difference_interval(torch.ones(3).bool(), torch.ones(4).bool())
+    with pytest.raises(ValueError, match="at least one example"):
+        accuracy_interval(torch.ones(0).bool())
+
+
+def test_the_subset_is_the_same_for_all_and_nested() -> None:
+    assert torch.equal(subset(1000, 50), subset(1000, 50))
+    assert set(subset(1000, 50).tolist()) < set(subset(1000, 100).tolist())
+    assert subset(1000, 50).unique().numel() == 50
+    with pytest.raises(ValueError, match="at least 1"):
+        subset(10, 0)

@@ -1,0 +1,325 @@
+"""Whole runs, small ones: every method, what they write, and what they refuse."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import MLP, initial, lines, same, small, weights
+
+from taser.attacks import PGD
+from taser.lock import locked
+from taser.training import Config, load_trained, override, read_recipe, train
+from taser.training.assemble import build_data
+from taser.training.estimate import estimate
+from taser.training.setup import set_up
+
+AWP = {"awp": True, "awp_start": 0}
+METHODS: dict[str, dict[str, Any]] = {
+    "standard": {"name": "standard"},
+    "pgd": {"name": "pgd"},
+    "trades": {"name": "trades"},
+    "mart": {"name": "mart"},
+    "trades+awp": {"name": "trades", **AWP},
+    "mart+awp": {"name": "mart", **AWP},
+}
+
+
+@pytest.mark.parametrize("regulariser", ["none", "taser"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains(tmp_path: Path, method: str, regulariser: str) -> None:
+    config = small(objective=METHODS[method], regulariser={"name": regulariser, "unit": "noise"})
+    result = train(config, tmp_path)
+    assert result.steps == 2
+    before, after = initial(config), weights(tmp_path)
+    still = [name for name in before if torch.equal(before[name], after[name])]
+    assert still == ["mean", "std"]  # the normalisation is not learnt
+    for line in lines(tmp_path, "train"):
+        assert math.isfinite(line["loss"])
+        assert ("penalty" in line) == (regulariser == "taser")
+    assert 0 <= result.robust <= result.clean <= 1
+
+
+@pytest.mark.parametrize("name", ["taser", "gradient", "jacobian"])
+def test_what_is_added_changes_the_weights(tmp_path: Path, name: str) -> None:
+    """From the first step, since the ramp is off; and λ = 0 is the run without it."""
+    train(small(), tmp_path / "none")
+    for weight in (0.0, 1.0):
+        train(small(regulariser={"name": name, "weight": weight}), tmp_path / str(weight))
+    assert same(weights(tmp_path / "0.0"), weights(tmp_path / "none"))
+    assert not same(weights(tmp_path / "1.0"), weights(tmp_path / "none"))
+
+
+def test_awp_begins_at_its_epoch(tmp_path: Path) -> None:
+    runs = {
+        "never": {},
+        "late": {"awp": True, "awp_start": 2},
+        "now": {"awp": True, "awp_start": 1},
+    }
+    for name, options in runs.items():
+        train(small(objective=options, loop={"epochs": 2}), tmp_path / name)
+    assert same(weights(tmp_path / "late"), weights(tmp_path / "never"))
+    assert not same(weights(tmp_path / "now"), weights(tmp_path / "never"))
+    first = [lines(tmp_path / name, "train")[:2] for name in ("now", "never")]
+    assert first[0] == first[1]  # the first epoch's steps are alike
+
+
+def test_the_penalty_takes_part_in_the_ascent_if_asked_to(tmp_path: Path) -> None:
+    for asked in (False, True):
+        objective = {**AWP, "awp_with_penalty": asked}
+        regulariser = {"name": "taser", "weight": 0.1, "at": "clean"}
+        train(small(objective=objective, regulariser=regulariser), tmp_path / str(asked))
+    assert not same(weights(tmp_path / "True"), weights(tmp_path / "False"))
+
+
+def test_a_run_again_gives_the_same_bits(tmp_path: Path) -> None:
+    config = small(objective={"name": "pgd"}, regulariser={"name": "taser"})
+    for name in ("one", "two"):
+        train(config, tmp_path / name)
+    for which in ("best", "last"):
+        assert same(weights(tmp_path / "one", which), weights(tmp_path / "two", which))
+    seeded = small(objective={"name": "pgd"}, regulariser={"name": "taser"}, loop={"seed": 1})
+    train(seeded, tmp_path / "other")
+    assert not same(weights(tmp_path / "one"), weights(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("method", ["standard", "pgd"])
+@pytest.mark.parametrize("name", ["breast-cancer", "diabetes"])
+def test_tables_and_regression(tmp_path: Path, name: str, method: str) -> None:
+    config = small(
+        data={"name": name}, model={**MLP, "activation": "silu"},
+        objective={"name": method, "epsilon": 0.3},
+        regulariser={"name": "taser", "operator": "langevin", "weight": 1e-3},
+        optimiser={"rate": 0.01}, loop={"epochs": 4}, validation={"examples": 512},
+    )  # fmt: skip
+    result = train(config, tmp_path)
+    first, *_, last = lines(tmp_path, "validation")
+    assert last["clean"] > first["clean"]  # accuracy, or minus the squared error
+    assert last["robust"] < last["clean"]
+    assert (result.clean <= 0) == (name == "diabetes")
+    penalties = [line["penalty"] for line in lines(tmp_path, "train")]
+    assert all(0 < penalty < math.inf for penalty in penalties)
+
+
+@pytest.mark.parametrize("method", ["trades", "mart"])
+def test_methods_that_compare_classes_refuse_regression(tmp_path: Path, method: str) -> None:
+    config = small(data={"name": "diabetes"}, model=MLP, objective={"name": method})
+    with pytest.raises(ValueError, match=f"{method} compares class probabilities"):
+        train(config, tmp_path)
+    with pytest.raises(ValueError, match=r"teacher.weight is for classifiers"):
+        train(small(data={"name": "diabetes"}, model=MLP, teacher={"weight": 1}), tmp_path)
+
+
+def test_accumulated_parts_are_the_whole_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without BatchNorm and with draws that do not depend on the parts.
+
+    Sums in float32 round to 1e-7 in another order, and SGD carries that on without magnifying it.
+    """
+    monkeypatch.setattr(PGD, "_begin", lambda _, x, __: x + 1e-3 * (50 * x).sin())
+    for parts in (1, 3):
+        config = small(
+            model=MLP, objective={**METHODS["trades+awp"]}, regulariser={"name": "gradient"},
+            teacher={"weight": 1.0}, optimiser={"name": "sgd", "rate": 0.05, "clip": 1.0},
+            loop={"accumulate": parts, "epochs": 2},
+        )  # fmt: skip
+        train(config, tmp_path / str(parts))
+    one, three = (weights(tmp_path / name) for name in ("1", "3"))
+    assert not same(one, three)
+    torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-5)
+    for whole, pieces in zip(*(lines(tmp_path / n, "train") for n in ("1", "3")), strict=True):
+        assert {**pieces, "kind": 0} == pytest.approx({**whole, "kind": 0}, rel=1e-4, abs=1e-5)
+
+
+def test_clipped_gradients(tmp_path: Path) -> None:
+    """One step of plain SGD then has the length rate · clip."""
+    config = small(
+        model=MLP, loop={"batch": 128},
+        optimiser={"name": "sgd", "momentum": 0, "weight_decay": 0, "rate": 0.5, "clip": 0.01},
+    )  # fmt: skip
+    train(config, tmp_path)
+    before, after = initial(config), weights(tmp_path)
+    length = torch.cat([(after[name] - before[name]).flatten() for name in before]).norm()
+    assert float(length) == pytest.approx(0.005, rel=1e-3)
+
+
+def test_attacks_on_a_folded_model_are_the_same_attacks(tmp_path: Path) -> None:
+    """BatchNorm folded into convolutions rounds otherwise, and nothing else."""
+    for fold in (False, True):
+        config = small(objective={"name": "pgd"}, loop={"fold": fold})
+        train(config, tmp_path / str(fold))
+    apart, together = (lines(tmp_path / name, "train")[0] for name in ("False", "True"))
+    assert together["base"] == pytest.approx(apart["base"], rel=1e-5)
+    assert set(weights(tmp_path / "True")) == set(weights(tmp_path / "False"))
+
+
+def test_an_estimate_before_the_run() -> None:
+    setup = set_up(small(objective={"name": "pgd"}, regulariser={"name": "taser"}))
+    found = estimate(setup)
+    assert found.steps == 2
+    assert found.parameters == sum(p.numel() for p in setup.learner.module.parameters())
+    assert 0 < found.seconds < 60
+    assert 2**26 < found.memory < 2**34
+    assert "2 steps" in str(found)
+
+
+def test_bfloat16(tmp_path: Path) -> None:
+    """Half precision for the base loss, float32 for the weights and for the penalty."""
+    runs = {}
+    for precision in ("float32", "bfloat16"):
+        config = small(
+            objective={"name": "trades"}, regulariser={"name": "taser"}, model=MLP,
+            loop={"precision": precision},
+        )  # fmt: skip
+        train(config, tmp_path / precision)
+        runs[precision] = lines(tmp_path / precision, "train")[0]
+    assert runs["bfloat16"]["natural"] != runs["float32"]["natural"]
+    assert runs["bfloat16"]["natural"] == pytest.approx(runs["float32"]["natural"], rel=2**-7)
+    assert runs["bfloat16"]["penalty"] == runs["float32"]["penalty"]  # of the same first weights
+    assert {tensor.dtype for tensor in weights(tmp_path / "bfloat16").values()} == {torch.float32}
+    with pytest.raises(ValueError, match="float16 training needs a GPU"):
+        train(small(loop={"precision": "float16"}), tmp_path / "float16")
+
+
+MODEL = """
+from torch import nn
+
+def tied(width=4):
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.SiLU(), second, nn.SiLU(), nn.Linear(64, 10))
+"""
+
+
+def test_a_model_of_the_user_s(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    mine = {"name": f"{tmp_path}/mine.py:tied", "width": None, "activation": None}
+    config = small(model=mine, loop={"epochs": 2, "ema": 0.5}, teacher={"weight": 1.0})
+    train(config, tmp_path / "run")
+    found = load_trained(tmp_path / "run", "last")
+    assert found[1].weight is found[3].weight
+    assert same(dict(found.state_dict()), weights(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"model.width and model.activation are for the built-in"):
+        train(small(model={**mine, "width": 4}), tmp_path / "other")
+
+
+def test_fine_tuning_begins_with_the_weights_it_is_given(tmp_path: Path) -> None:
+    """And BatchNorm's statistics stay, if that is asked for."""
+    train(small(), tmp_path / "first")
+    given = {"weights": str(tmp_path / "first" / "last.safetensors"), "freeze_norm": True}
+    config = small(model=given, teacher={"weight": 1.0})
+    assert same(dict(initial(config)), weights(tmp_path / "first"))
+    train(config, tmp_path / "second")
+    before, after = (weights(tmp_path / name) for name in ("first", "second"))
+    assert all(
+        torch.equal(before[name], after[name]) == ("running" in name or "num_batches" in name)
+        for name in before
+        if name not in ("mean", "std")
+    )
+    teacher = [line["teacher"] for line in lines(tmp_path / "second", "train")]
+    assert abs(teacher[0]) < 1e-6 < teacher[1]  # the student leaves the teacher
+
+
+def test_the_teacher_holds_the_student_back(tmp_path: Path) -> None:
+    sgd = {"name": "sgd", "rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    far = {}
+    for alpha in (0.0, 100.0):
+        config = small(
+            model=MLP, teacher={"weight": alpha}, optimiser={**sgd, "clip": 1.0},
+            loop={"epochs": 3},
+        )  # fmt: skip
+        train(config, tmp_path / str(alpha))
+        before, after = initial(config), weights(tmp_path / str(alpha))
+        far[alpha] = sum(float((after[name] - before[name]).square().sum()) for name in before)
+    assert far[100.0] < 0.5 * far[0.0]
+
+
+def test_the_folder_of_a_run(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    config = small(loop={"epochs": 2})
+    result = train(config, tmp_path, report=lambda done, total, _: seen.append((done, total)))
+    assert seen == [(step, 4) for step in (1, 2, 3, 4)]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".lock", "best.safetensors", "checkpoints", "config.yaml", "last.safetensors", "log.jsonl",
+        "model.json", "result.json", "tensorboard",
+    }  # fmt: skip
+    kept = (path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file())
+    assert {path.suffix for path in kept} == {".safetensors", ".json"}  # no pickle
+    assert read_recipe(tmp_path / "config.yaml") == config
+    model = load_trained(tmp_path)
+    assert not model.training
+    assert same(dict(model.state_dict()), weights(tmp_path, "best"))
+    again = train(config, tmp_path)  # there is nothing left to do
+    assert (again.steps, again.best_step, again.robust) == (4, result.best_step, result.robust)
+    with pytest.raises(ValueError, match="is not the folder of a training run"):
+        load_trained(tmp_path / "tensorboard")
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / ".lock"),
+        pytest.raises(RuntimeError, match="another process is training in"),
+    ):
+        train(small(model=MLP), tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+    train(small(model=MLP), tmp_path)
+
+
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
+    train(small(), tmp_path)
+    other = small(objective={"name": "pgd"}, optimiser={"rate": 0.5})
+    with pytest.raises(ValueError, match="another configuration") as caught:
+        train(other, tmp_path)
+    for difference in ("objective.name was 'standard', is 'pgd'", "optimiser.rate was 0.001, is"):
+        assert difference in str(caught.value)
+    assert "loop." not in str(caught.value)
+    train(small(loop={"save_minutes": 1.0}), tmp_path)  # which changes no weight
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    rows = ["a,b,y", *(f"{i % 7},{i % 5},{'no' if i % 3 else 'yes'}" for i in range(90))]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows))
+    data = {"name": str(table), "examples": None, "target": "y"}
+    config = small(data=data, model=MLP, loop={"batch": 16})
+    train(config, tmp_path / "run")
+    rows[5] = "9,9,yes"
+    table.write_text("\n".join(rows))
+    with pytest.raises(ValueError, match="the data are not those that this run began with"):
+        train(config, tmp_path / "run")
+
+
+def test_about_as_many_examples_as_asked_for() -> None:
+    """Of each class its share, which rounds by up to half an example."""
+    for n in (100, 128, 333):
+        y = build_data(small(data={"examples": n}).data).train.y
+        assert abs(len(y) - n) <= 10 / 2
+        assert set((y.bincount() - n / 10).abs().round().int().tolist()) <= {0, 1}
+    with pytest.raises(ValueError, match=r"data.examples should be at most 1295; got 5000"):
+        build_data(small(data={"examples": 5000}).data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["loop.epochs", "loop.batch", "loop.accumulate", "validation.every", "validation.examples"],
+)
+def test_counts_that_make_no_run(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} should be at least 1; got 0"):
+        override(Config(), [f"{name}=0"])
+
+
+def test_defaults_are_the_paper_s() -> None:
+    config = Config()
+    assert (config.optimiser.name, config.optimiser.rate) == ("adam", 1e-3)
+    assert config.optimiser.betas == (0.9, 0.999)
+    assert config.optimiser.weight_decay == 1e-4
+    assert (config.schedule.name, config.schedule.warmup) == ("cosine", 0.0)
+    assert (config.loop.batch, config.loop.epochs) == (256, 200)
+    assert config.regulariser.weight == 1.0
+    assert (config.objective.beta, config.objective.mart_weight) == (6.0, 5.0)
+    assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
+    assert config.objective.step_size == 2 / 255
+    assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
+    assert config.objective.awp_with_penalty is False

@@ -1,0 +1,117 @@
+"""Which weights are kept as best, and when a run stops early."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import MLP, lines, same, small, weights
+from torch import Tensor, nn
+
+from taser import attacks
+from taser.attacks import Threat
+from taser.training import run, train
+from taser.training.checkpoint import latest_checkpoint
+from taser.training.validation import Scores, validate
+
+# Over five epochs the clean figure is best in the third, the robust one in the second.
+FIGURES = [Scores(0.1, 0.1), Scores(0.2, 0.4), Scores(0.5, 0.3), Scores(0.4, 0.4), Scores(0.3, 0.2)]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """Validations that say what we want; and the weights that each of them saw."""
+    figures: Iterator[Scores] = iter(FIGURES)
+    seen: list[dict[str, Tensor]] = []
+
+    def say(model: nn.Module, *_: Any, **__: Any) -> Scores:
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return next(figures)
+
+    monkeypatch.setattr(run, "validate", say)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("method", "select", "best"),
+    [("standard", "auto", 3), ("pgd", "auto", 2), ("pgd", "clean", 3), ("standard", "robust", 2)],
+)
+def test_the_best_is_kept_beside_the_last(
+    tmp_path: Path, scripted: list, method: str, select: str, best: int
+) -> None:
+    config = small(
+        model=MLP, objective={"name": method}, validation={"select": select}, loop={"epochs": 5}
+    )
+    result = train(config, tmp_path)
+    assert result.best_step == 2 * best  # a tie goes to the earlier
+    assert (result.clean, result.robust) == (FIGURES[best - 1].clean, FIGURES[best - 1].robust)
+    assert same(weights(tmp_path, "best"), scripted[best - 1])
+    assert same(weights(tmp_path, "last"), scripted[-1])
+    curve = [(line["epoch"], line["robust"]) for line in lines(tmp_path, "validation")]
+    assert curve == [(i + 1, scores.robust) for i, scores in enumerate(FIGURES)]
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (2, 4), (3, 5), (None, 5)])
+def test_patience(tmp_path: Path, scripted: list, patience: int | None, epochs: int) -> None:
+    """The robust figure is best in the second epoch."""
+    config = small(
+        model=MLP, objective={"name": "pgd"}, validation={"patience": patience},
+        loop={"epochs": 5},
+    )  # fmt: skip
+    assert train(config, tmp_path).steps == 2 * epochs
+    assert len(scripted) == epochs
+    assert train(config, tmp_path).steps == 2 * epochs  # a run that stopped stays stopped
+
+
+def test_validation_every_other_epoch_and_at_the_end(tmp_path: Path, scripted: list) -> None:
+    train(small(model=MLP, validation={"every": 2}, loop={"epochs": 5}), tmp_path)
+    assert [line["epoch"] for line in lines(tmp_path, "validation")] == [2, 4, 5]
+    assert len(scripted) == 3
+
+
+def test_the_average_is_what_is_validated_and_kept(tmp_path: Path, scripted: list) -> None:
+    train(small(loop={"epochs": 2, "ema": 0.9}), tmp_path)
+    checkpoint = latest_checkpoint(tmp_path / "checkpoints")
+    assert checkpoint is not None
+    assert same(weights(tmp_path, "last"), checkpoint.tensors["average"])
+    assert same(weights(tmp_path, "last"), scripted[1])
+    assert not same(weights(tmp_path, "last"), checkpoint.tensors["model"])
+
+
+def test_figures_of_a_model_that_is_known() -> None:
+    """z = x: the class of the larger coordinate; ε takes from those who lead by less than 2ε."""
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.eye_(model.weight)
+    lead = torch.tensor([0.05, 0.15, 0.3, 0.5, -0.1])  # the last one is wrong already
+    x, y = torch.stack([0.5 + lead, torch.full((5,), 0.5)], 1), torch.zeros(5, dtype=torch.long)
+    attack = attacks.PGD(Threat("linf", 0.1, None, None), steps=5, step_size=0.1)
+    for batch in (2, 5):
+        scores = validate(model, x, y, attack, batch=batch)
+        assert scores == Scores(clean=pytest.approx(0.8), robust=pytest.approx(0.4))  # type: ignore[arg-type]
+
+
+def test_figures_of_a_regression_that_is_known() -> None:
+    """f(x) = 2x, y = 0: −mean (2x)² and −mean (2|x| + 2ε)²."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 2.0)
+    x = torch.tensor([[0.5], [-1.0], [2.0]])
+    attack = attacks.PGD(Threat("linf", 0.1, None, None), steps=5, step_size=0.1)
+    scores = validate(model, x, torch.zeros(3), attack)
+    assert scores.clean == pytest.approx(-float((2 * x).square().mean()), rel=1e-6)
+    assert scores.robust == pytest.approx(-float((2 * x.abs() + 0.2).square().mean()), rel=1e-6)
+
+
+def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation gets rows of the validation part, as many as it asks for."""
+    given: list[Tensor] = []
+
+    def look(_: nn.Module, x: Tensor, *__: Any, **___: Any) -> Scores:
+        given.append(x)
+        return Scores(0.0, 0.0)
+
+    monkeypatch.setattr(run, "validate", look)
+    config = small(model=MLP, validation={"examples": 20})
+    train(config, tmp_path)
+    held_out = run.set_up(config).dataset.validation.x
+    assert torch.equal(given[0], held_out[:20])
