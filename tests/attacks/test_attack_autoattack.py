@@ -35,13 +35,9 @@ def plain(part: str, threat: Threat, x: torch.Tensor, y: torch.Tensor) -> torch.
         return attack.run_standard_evaluation(x, y)[1] == y
 
 
-@pytest.mark.parametrize(("norm", "epsilon"), CASES)
-@pytest.mark.parametrize("part", ["apgd-ce", "apgd-t", "fab-t", "square"])
-def test_each_part_gives_the_verdicts_of_the_package(
-    norm: Norm, epsilon: float, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y = digits(40)
-    threat = Threat(norm, epsilon)
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our parts, with as few steps."""
     package = AutoAttackPart._package
 
     def quicker(self: AutoAttackPart, *arguments: object) -> object:
@@ -50,6 +46,14 @@ def test_each_part_gives_the_verdicts_of_the_package(
         return made
 
     monkeypatch.setattr(AutoAttackPart, "_package", quicker)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("norm", "epsilon"), CASES)
+@pytest.mark.parametrize("part", ["apgd-ce", "apgd-t", "fab-t", "square"])
+def test_each_part_gives_the_verdicts_of_the_package(norm: Norm, epsilon: float, part: str) -> None:
+    x, y = digits(40)
+    threat = Threat(norm, epsilon)
     moved = AutoAttackPart(part, threat)(undefended(), x, y)  # type: ignore[arg-type]
     with torch.no_grad():
         stands = undefended()(moved).argmax(1) == y
@@ -77,9 +81,9 @@ def test_the_sieve_returns_wrong_answers_without_gradient_for_broken_rows() -> N
     y = model(x).argmax(1)
     sieve = Sieve(model, x, y, Threat("linf", 1.0))
     best = y[0]
-    moved = x + 100 * (model.weight[(best + 1) % 3] - model.weight[best]) * torch.eye(4)[0][:, None]  # type: ignore[index]
-    inside_ball = x + (moved - x).clamp(-1, 1)
-    inside_ball = inside_ball.clamp(0, 1)
+    away = model.weight[(best + 1) % 3] - model.weight[best]  # type: ignore[index]
+    inside_ball = x.clone()
+    inside_ball[0] = (x[0] + 100 * away).clamp(0, 1)  # the corner of the box that is worst
 
     def attack(_x: torch.Tensor, _y: torch.Tensor) -> None:
         sieve(inside_ball.detach())
@@ -143,6 +147,7 @@ def _certain(model: nn.Module, x: torch.Tensor, y: torch.Tensor, threat: Threat)
     return float((distances.amin(1) > threat.epsilon).float().mean())
 
 
+@pytest.mark.usefixtures("hasty")
 def test_square_searches_vectors() -> None:
     model, x = linear(2), torch.randn(12, 6, generator=seeded())
     y = model(x).argmax(1)

@@ -171,9 +171,10 @@ import sys, torch
 sys.path.insert(0, sys.argv[2])
 from attacks.victims import digits, undefended
 import taser
-from taser.attacks import Threat
-taser.evaluate(undefended(), *digits(60), threat=Threat("linf", 0.1), attacks=("spsa",),
-               n=24, batch_size=4, out=sys.argv[1])
+from taser.attacks import RestartedPGD, Threat
+threat = Threat("linf", 0.05)
+taser.evaluate(undefended(), *digits(60), threat=threat, n=60, batch_size=3, out=sys.argv[1],
+               attacks=[RestartedPGD(threat, steps=20, restarts=2)])
 """
 
 

@@ -67,3 +67,22 @@ def demo(
     )  # fmt: skip
     typer.echo(report.tables(rows)[0].markdown())
     show(page, lines)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Made by `taser study table`, finished or not.")],
+) -> None:
+    """Make the report of a table anew, from the runs that are finished by now.
+
+    Example: taser report out/table
+    """
+    from taser.report import method_study
+    from taser.studies.queue import Queue
+
+    from .common import show
+
+    queue = Queue(folder / "runs")
+    rows = method_study.table_rows(queue)
+    page = method_study.write(queue, folder, title=f"Robust training methods: {folder.name}")
+    show(page, method_study.summary(rows))

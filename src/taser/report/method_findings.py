@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 from taser.studies.table_rows import Row
 
-from .method_table import NAMES, interval
-
-HEADLINE = ("autoattack", "worst")
+from .method_table import MEASURES, NAMES, interval
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
@@ -16,16 +14,22 @@ def summary(rows: Sequence[Row]) -> list[str]:
         if row.variant != "taser" or row.gain is None:
             continue
         total += 1
-        measure = next(m for m in HEADLINE if m in row.gain)
+        measure = headline(row)
         helped += row.supported(measure)
         lines.append(_sentence(row, _control(rows, row), measure))
     if not total:
         return ["No run with TASER is finished yet."]
+    attack = MEASURES.get(headline(rows[0]), headline(rows[0]))
     first = (
-        f"Under AutoAttack TASER's gain is supported (paired 95 % interval above zero) for "
+        f"Under attack ({attack}) TASER's gain is supported (paired 95 % interval above zero) for "
         f"{helped} of {total} comparisons."
     )
     return [first, *lines]
+
+
+def headline(row: Row) -> str:
+    """The measure that counts: AutoAttack, or the last there is."""
+    return "autoattack" if "autoattack" in row.accuracy else list(row.accuracy)[-1]
 
 
 def _sentence(row: Row, control: Row | None, measure: str) -> str:

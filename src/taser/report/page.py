@@ -21,10 +21,11 @@ h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top:
 .summary { background: #f1f5f9; border-left: 4px solid #2563eb; padding: .8rem 1rem; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
-caption { caption-side: bottom; text-align: left; color: #555; padding-top: .5rem; }
+.caption { color: #555; font-size: .92rem; margin-top: -.4rem; }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd;
          white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+td.text { text-align: left; white-space: normal; min-width: 18rem; }
 thead th { border-bottom: 2px solid #333; white-space: normal; vertical-align: bottom; }
 figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; }
 figcaption, footer { color: #555; font-size: .92rem; }

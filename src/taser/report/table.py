@@ -1,8 +1,12 @@
 """A table, once, for the terminal, Markdown and HTML."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+
+LONG = 32  # characters: longer cells are text
+BOLD = re.compile(r"\*\*(.+?)\*\*")
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,22 @@ class Table:
         return "\n".join(lines) + (f"\n\n{self.caption}\n" if self.caption else "\n")
 
     def html(self) -> str:
-        """An HTML table that scrolls by itself on a narrow screen."""
-        head = "".join(f"<th>{escape(heading)}</th>" for heading in self.headings)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.rows
-        )
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        """An HTML table that scrolls by itself on a narrow screen, its caption below."""
+        head = "".join(f"<th>{_inline(heading)}</th>" for heading in self.headings)
+        body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in self.rows)
+        caption = f'<p class="caption">{_inline(self.caption)}</p>' if self.caption else ""
         return (
-            f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
+            f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>{caption}"
         )
+
+
+def _cell(text: str) -> str:
+    """A number keeps to its line and to the right; a sentence wraps and reads from the left."""
+    kind = ' class="text"' if len(text) > LONG else ""
+    return f"<td{kind}>{_inline(text)}</td>"
+
+
+def _inline(text: str) -> str:
+    """Escaped, with **bold** as in Markdown."""
+    return BOLD.sub(r"<b>\1</b>", escape(text))

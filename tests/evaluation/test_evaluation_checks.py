@@ -1,0 +1,126 @@
+"""Bad input is told: an error where figures would mean nothing, a finding where they are odd."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks.victims import digits, undefended
+from taser.attacks import Threat
+from taser.evaluation import evaluate
+from taser.evaluation.checks import check_data, check_model
+
+THREAT = Threat("linf", 0.05)
+
+
+def findings(model: Callable[[Tensor], Tensor]) -> set[str]:
+    return {finding.name for finding in check_model(model, *digits(10))}
+
+
+def test_an_honest_model_has_no_findings() -> None:
+    x, y = digits(10)
+    assert check_model(undefended(norm=True), x, y) == []
+    assert check_data(x, y, THREAT) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (255 * x, y), "Divide bytes by 255"),
+        (lambda x, y: (x - 1e-3, y), r"lie in \[0, 1\]"),
+        (lambda x, y: ((255 * x).to(torch.uint8), y), "divide bytes by 255"),
+        (lambda x, y: (x.masked_fill(x > 0.9, torch.nan), y), "finite"),
+        (lambda x, y: (x, y.float()), "class numbers"),
+        (lambda x, y: (x, y + 9), "the model's classes"),
+        (lambda x, y: (x, y - 1), "the model's classes"),
+        (lambda x, y: (x, y[:-1]), "one row an example"),
+    ],
+)
+def test_wrong_data_is_refused(change: Callable, message: str) -> None:
+    x, y = change(*digits(30))
+    with pytest.raises(ValueError, match=message):
+        evaluate(undefended(), x, y, threat=THREAT, attacks=("fgsm",))
+
+
+def test_rounding_at_the_edge_of_the_box_is_forgiven() -> None:
+    x, y = digits(10)
+    assert check_data(x + 5e-7, y, THREAT) == []
+
+
+def test_tables_have_no_box() -> None:
+    x = torch.randn(5, 3) * 100
+    assert check_data(x, torch.zeros(5, dtype=torch.int64), Threat("l2", 8.0, None, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("norm", "epsilon", "message"), [("linf", 8, "8/255"), ("l2", 128, "128/255")]
+)
+def test_epsilon_in_other_units_is_refused(norm: str, epsilon: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_data(*digits(5), Threat(norm, epsilon))  # type: ignore[arg-type]
+
+
+def test_an_epsilon_that_none_can_stand_is_a_finding() -> None:
+    assert [f.name for f in check_data(*digits(5), Threat("linf", 0.5))] == ["epsilon"]
+
+
+class Wrapped(nn.Module):
+    """A network with something done to its answers."""
+
+    def __init__(self, after: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.after = copy.deepcopy(undefended()), after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        (lambda z: z.masked_fill(z > 3, torch.nan), "NaN or infinity"),
+        (lambda z: z[:, :1], "one number"),
+        (lambda z: z.flatten(), "logits"),
+        (lambda z: (z, z), "logits"),
+    ],
+)
+def test_models_without_usable_logits_are_refused(after: Callable, message: str) -> None:
+    x, y = digits(20)
+    with pytest.raises(ValueError, match=message):
+        evaluate(Wrapped(after).eval(), x, y, threat=THREAT, attacks=("fgsm",))
+
+
+@pytest.mark.parametrize(
+    ("after", "finding"),
+    [
+        (lambda z: z.softmax(1), "probabilities"),
+        (lambda z: z + torch.randn_like(z), "stochastic"),
+        (lambda z: z - z.mean(0), "coupled"),
+    ],
+)
+def test_odd_models_are_told(after: Callable, finding: str) -> None:
+    assert findings(Wrapped(after).eval()) == {finding}
+
+
+def test_asking_leaves_randomness_alone() -> None:
+    before = torch.get_rng_state()
+    findings(Wrapped(lambda z: z + torch.randn_like(z)).eval())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_train_mode_is_told_and_left() -> None:
+    model = copy.deepcopy(undefended(norm=True)).train()
+    assert findings(model) == {"train mode"}
+    assert model.training
+
+
+def test_batch_norm_without_statistics() -> None:
+    model = copy.deepcopy(undefended(norm=True))
+    fresh = copy.deepcopy(model)
+    fresh[1].reset_running_stats()
+    assert findings(fresh) == {"BatchNorm"}
+    model[1] = nn.BatchNorm2d(8, track_running_stats=False).eval()
+    with pytest.raises(ValueError, match="running statistics"):
+        findings(model)

@@ -1,0 +1,121 @@
+"""A prepared model is the same function, and where it would not be it is left alone."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks.victims import digits, seeded, undefended
+from taser.attacks import cross_entropy, input_gradient
+from taser.evaluation.prepare import AT_ONCE, prepare
+from taser.models import build
+
+
+def same(one: nn.Module, two: nn.Module, x: Tensor, y: Tensor) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(one(x), two(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        *(input_gradient(f, x, y, cross_entropy) for f in (one, two)), rtol=1e-3, atol=1e-4
+    )
+
+
+def trained_resnet() -> nn.Module:
+    """A small ResNet whose BatchNorms have seen data."""
+    model = build("resnet18", classes=10, shape=(1, 8, 8), width=4)
+    with torch.no_grad():
+        for _ in range(3):
+            model.train()(torch.rand(32, 1, 8, 8, generator=seeded()))
+    return model.eval()
+
+
+@pytest.mark.parametrize("make", [lambda: undefended(norm=True), trained_resnet])
+def test_batch_norms_are_folded_and_outputs_stay(make) -> None:
+    model = make()
+    x, y = digits(20)
+    kept = copy.deepcopy(model.state_dict())
+    prepared = prepare(model, x, y)
+    assert prepared.folded
+    assert prepared.channels_last
+    assert prepared.difference < 1e-4
+    assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    same(model, prepared.model, x, y)  # type: ignore[arg-type]
+    more = torch.rand(AT_ONCE + 7, 1, 8, 8, generator=seeded())
+    same(model, prepared.model, more, torch.zeros(len(more), dtype=torch.int64))  # type: ignore[arg-type]
+    assert all(torch.equal(kept[name], t) for name, t in model.state_dict().items())
+
+
+def test_a_model_in_train_mode_is_prepared_in_evaluation_mode() -> None:
+    model = copy.deepcopy(undefended(norm=True)).train()
+    x, y = digits(20)
+    prepared = prepare(model, x, y)
+    assert model.training
+    same(undefended(norm=True), prepared.model, x, y)  # type: ignore[arg-type]
+
+
+def test_vectors_have_no_channels() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    prepared = prepare(model, torch.rand(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert prepared.folded
+    assert not prepared.channels_last
+
+
+class Branching(nn.Module):
+    """Python that tracing cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = copy.deepcopy(undefended(norm=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if float(x.mean()) < 0.9 else self.inner(1 - x)
+
+
+class Hiding(nn.Module):
+    """No gradient reaches the network; tracing would forget that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = copy.deepcopy(undefended(norm=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = self.inner(x)
+        return logits + 1e-3 * x.flatten(1)[:, :10]
+
+
+class Viewing(nn.Module):
+    """Wants images with channels outermost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.head = nn.Linear(144, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.conv(x))
+        return self.head(h.view(h.size(0), -1))
+
+
+@pytest.mark.parametrize(
+    ("make", "folded", "channels_last"),
+    [(Branching, False, True), (Hiding, False, True), (Viewing, True, False)],
+)
+def test_what_cannot_be_done_is_not_done(make, folded: bool, channels_last: bool) -> None:
+    x, y = digits(20)
+    model = make().eval()
+    prepared = prepare(model, x, y)
+    assert (prepared.folded, prepared.channels_last) == (folded, channels_last)
+    same(model, prepared.model, x, y)  # type: ignore[arg-type]
+
+
+def test_functions_and_modules_that_refuse_copies_are_used_as_they_are() -> None:
+    x, y = digits(4)
+
+    class Single(nn.Module):
+        def __deepcopy__(self, memo: dict) -> None:
+            raise TypeError("one of a kind")
+
+    alone = Single()
+    assert prepare(alone, x, y).model is alone
+    assert prepare(undefended().forward, x, y).model == undefended().forward

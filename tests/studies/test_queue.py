@@ -1,0 +1,99 @@
+"""A queue that several workers share, and that a crash does not spoil."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taser.lock import locked
+from taser.studies.queue import NotYet, Queue
+
+
+def double(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
+    """Writes down that it ran, and gives twice the number."""
+    with (folder / "calls").open("a") as stream:
+        stream.write("x")
+    return {"value": 2 * job["value"]}
+
+
+def filled(folder: Path, n: int = 3) -> Queue:
+    queue = Queue(folder)
+    queue.add({f"job{i}": {"value": i} for i in range(n)})
+    return queue
+
+
+def test_each_job_is_done_once(tmp_path: Path) -> None:
+    queue = filled(tmp_path)
+    queue.work(double, queue.names())
+    queue.work(double, queue.names())
+    assert [queue.result(name) for name in queue.names()] == [{"value": 2 * i} for i in range(3)]
+    assert all((tmp_path / name / "calls").read_text() == "x" for name in queue.names())
+
+
+def test_a_job_in_other_hands_is_left_alone(tmp_path: Path) -> None:
+    queue = filled(tmp_path)
+    with locked(tmp_path / "job1" / ".lock"):
+        queue.work(double, queue.names())
+    assert queue.result("job1") is None
+    assert queue.result("job2") == {"value": 4}
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    queue = filled(tmp_path)
+    queue.add({"job0": {"value": 0}})
+    with pytest.raises(ValueError, match="other settings"):
+        queue.add({"job0": {"value": 7}})
+
+
+def test_a_failure_is_kept_and_tried_again(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 1)
+
+    def fails(*_: object) -> dict[str, Any]:
+        raise ValueError("no such data")
+
+    queue.work(fails, queue.names())
+    assert queue.failures() == {"job0": "no such data\n"}
+    queue.work(double, queue.names())
+    assert not queue.failures()
+    assert queue.result("job0") == {"value": 0}
+
+
+def test_a_job_waits_for_the_one_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taser.studies.queue.PAUSE", 0.0)
+    queue = filled(tmp_path, 2)
+
+    def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
+        if folder.name == "job0" and queue.result("job1") is None:
+            raise NotYet("job1 first")
+        return double(folder, job, progress)
+
+    queue.work(do, queue.names())
+    assert queue.result("job0") == {"value": 0}
+
+
+def sleep_in(folder: str) -> None:
+    def slow(home: Path, *_: object) -> dict[str, Any]:
+        (home / "begun").touch()
+        time.sleep(60)
+        return {}
+
+    Queue(Path(folder)).work(slow, ["job0"])
+
+
+def test_a_killed_worker_lets_go_of_its_job(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 1)
+    worker = multiprocessing.get_context("fork").Process(target=sleep_in, args=(str(tmp_path),))
+    worker.start()
+    while not (tmp_path / "job0" / "begun").exists():
+        time.sleep(0.01)
+    queue.work(double, queue.names())
+    assert queue.result("job0") is None  # it is in the worker's hands
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    queue.work(double, queue.names())
+    assert queue.result("job0") == {"value": 0}
