@@ -68,7 +68,7 @@ class Branching(nn.Module):
         self.inner = copy.deepcopy(undefended(norm=True))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) if float(x.mean()) < 0.9 else self.inner(1 - x)
+        return self.inner(x) if float(x.detach().mean()) < 0.9 else self.inner(1 - x)
 
 
 class Hiding(nn.Module):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from .protocol import Model
@@ -39,9 +40,9 @@ class UnitBox:
         """u → x."""
         return u if (self.low, self.high) == (0.0, 1.0) else u * self.width + self.low
 
-    def model(self, model: Model) -> Model:
-        """The model as a function of u."""
-        return lambda u: model(self.back(u))
+    def model(self, model: Model, dtype: torch.dtype) -> Model:
+        """The model as a function of u, which takes inputs of `dtype`."""
+        return lambda u: model(self.back(u.to(dtype)))
 
     def threat(self, threat: Threat) -> Threat:
         """The same ball, in u's units."""

@@ -1,17 +1,12 @@
 """`taser evaluate`: robust accuracy of any classifier."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .audit import Data, Epsilon, Json, Model, Norm, Options, Threads, Weights, subject
 from .common import Out, Root, progress_bar, show
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from taser.data import Dataset
 
 CURVE = 200  # examples for the curve against ε
 
@@ -56,7 +51,7 @@ def evaluate(
     from taser.files import write_atomically
     from taser.report import evaluation as report
 
-    dataset, network = _subject(model, weights, data, option, root, threads)
+    dataset, network = subject(model, weights, data, option, root, threads)
     free = unbounded or not dataset.test.is_images
     low, high = (None, None) if free else (0.0, 1.0)
     threat = Threat(norm, epsilon, low, high)  # type: ignore[arg-type]
@@ -84,26 +79,3 @@ def evaluate(
     show(page, report.summary(result))
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         raise typer.Exit(3)
-
-
-def _subject(
-    model: str,
-    weights: Path | None,
-    data: str,
-    options: list[str] | None,
-    root: Path | None,
-    threads: int | None,
-) -> "tuple[Dataset, nn.Module]":
-    """The data set and the classifier, which may be one that others trained."""
-    if not model.startswith("known:"):
-        return subject(model, weights, data, options, root, threads)
-    import torch
-
-    from taser.data import load
-    from taser.evaluation.known_models import known_model
-
-    if weights is not None or options:
-        raise ValueError(f"{model} brings its own weights, and takes no options")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return load(data, root=root), known_model(model, root)

@@ -1,20 +1,11 @@
 """Models side by side, as a table whose bold figures are ahead beyond doubt."""
 
-import re
 from collections.abc import Mapping
 
 from taser.evaluation import Evaluation, Interval, compare
 from taser.evaluation.comparison import difference
 
 from .table import Table
-
-
-class BoldTable(Table):
-    """A table whose cells may be **bold**."""
-
-    def html(self) -> str:
-        """As any table, with Markdown's stars made bold."""
-        return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", super().html())
 
 
 def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
@@ -24,7 +15,7 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
         [name, *(_cell(cell.accuracy, cell.best) for cell in cells.values())]
         for name, cells in compared.rows.items()
     ]
-    return BoldTable(
+    return Table(
         ["model", *(f"{column}, %" for column in compared.columns)],
         rows,
         f"n = {compared.n}, the same examples for all; in brackets 95 % bootstrap intervals. Bold: "

@@ -1,0 +1,92 @@
+"""`taser train`, `finetune`, `evaluate`, `study table` and `report`, as a user types them."""
+
+from pathlib import Path
+
+import pytest
+
+from test_cli import run
+
+SMALL = (
+    "loop.epochs=1", "data.examples=200", "loop.batch=64", "model.width=4", "validation.steps=1",
+    "validation.examples=32", "objective.steps=1", "loop.threads=1",
+)  # fmt: skip
+
+
+def test_recipes_are_listed() -> None:
+    said = run("recipes")
+    for name in ("paper/trades-awp", "digits/pgd", "cifar10/mart", "finetune/taser"):
+        assert name in said
+
+
+def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    said = run("train", "--recipe", "digits/pgd", "--taser", "--out", folder, *SMALL)
+    assert "best of 3 steps" in said
+    assert "name: taser" in (folder / "config.yaml").read_text()
+    quick = ("--data", "digits", "--epsilon", "0.1", "--n", "20", "--attacks", "fgsm", "--no-curve")
+    said = run("evaluate", "--model", folder, *quick, "--out", tmp_path / "evaluated")
+    assert "n = 20" in said
+    assert (tmp_path / "evaluated" / "report.html").exists()
+    said = run("evaluate", "--model", folder, *quick, "--at-least", "100",
+               "--out", tmp_path / "strict", code=3)  # fmt: skip
+    run(
+        "finetune", "--model", "cnn", "--weights", folder / "best.safetensors", "--out",
+        tmp_path / "tuned", "data.name=digits", "data.augment=none", *SMALL,
+    )  # fmt: skip
+    assert (tmp_path / "tuned" / "last.safetensors").exists()
+
+
+def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
+    first = run("train", "--out", tmp_path, *SMALL)
+    written = (tmp_path / "last.safetensors").read_bytes()
+    assert run("train", "--out", tmp_path, *SMALL) == first
+    assert (tmp_path / "last.safetensors").read_bytes() == written
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
+    said = run("train", "--recipe", "digits/mart-awp", "--dry-run", "--out", tmp_path / "x", *SMALL)
+    assert "awp: true" in said
+    assert "parameters · 3 steps · about" in said
+    assert not (tmp_path / "x").exists()
+
+
+WRONG = [
+    (("--recipe", "digits/pdg"), "did you mean 'digits/pgd'"),
+    (("loop.epoch=3",), "did you mean 'epochs'"),
+    (("loop.epochs=many",), "whole number"),
+    (("epochs=3",), "loop.epochs"),
+    (("objective.name=trade",), "did you mean 'trades'"),
+    (("--recipe", "tables/diabetes", "objective.name=mart"), "for regression use pgd"),
+    (("objective.epsilon=8",), "8/255"),
+    (("model.name=resnet19",), "resnet18"),
+    (("data.name=cifar11",), "cifar10"),
+    (("--recipe", "digits/standard", "data.name=breast-cancer", "--taser"), "images"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_wrong_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    said = run("train", "--out", tmp_path / "run", *arguments, code=1)
+    assert message in said
+    assert "\n" not in said.strip()
+
+
+def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    run("train", "--out", tmp_path, *SMALL)
+    said = run("train", "--out", tmp_path, *SMALL, "optimiser.rate=0.5", code=1)
+    assert "optimiser.rate was 0.003, is 0.5" in said
+
+
+def test_a_table_and_its_report(tmp_path: Path) -> None:
+    recipe = tmp_path / "table.yaml"
+    recipe.write_text(
+        "recipe: digits\nmethods: [standard]\n"
+        'variants: {"off": [], taser: [regulariser.name=taser]}\n'
+        f"overrides: [{', '.join(SMALL)}]\nn: 10\nepsilon: 0.1\nattacks: [fgsm]\n"
+    )
+    said = run("study", "table", "--recipe", recipe, "--out", tmp_path / "table", "--jobs", "2")
+    assert "Standard: TASER" in said
+    (tmp_path / "table" / "report.html").unlink()
+    assert "Standard: TASER" in run("report", tmp_path / "table")
+    assert (tmp_path / "table" / "report.html").exists()
+    assert "no run in" in run("report", tmp_path, code=1)
