@@ -1,5 +1,6 @@
 """Our AutoAttack is the package's: the same verdicts, less work, nothing lost."""
 
+import copy
 import warnings
 from typing import Any
 
@@ -155,6 +156,18 @@ def test_square_searches_vectors() -> None:
     moved = AutoAttackPart("square", threat)(model, x, y)
     assert inside(threat, moved, x).all()
     assert accuracy(model, moved, y) == pytest.approx(_certain(model, x, y, threat))
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("part", ["apgd-ce", "apgd-t", "fab-t", "square"])
+def test_models_in_double_precision_are_attacked(part: str) -> None:
+    x, y = digits(10)
+    model = copy.deepcopy(undefended()).double()
+    threat = Threat("linf", 0.2)
+    moved = AutoAttackPart(part, threat)(model, x.double(), y)  # type: ignore[arg-type]
+    assert moved.dtype == torch.float64
+    assert inside(threat, moved, x.double()).all()
+    assert accuracy(model, moved, y) < accuracy(model, x.double(), y)
 
 
 def test_one_class_is_refused() -> None:

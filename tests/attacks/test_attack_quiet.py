@@ -29,7 +29,6 @@ ATTACKS: list[Attack | PGD] = [
     RandomNoise(THREAT, samples=3),
     Transfer(FGSM(THREAT), undefended()),
     AutoAttackPart("apgd-ce", THREAT),
-    AutoAttackPart("square", THREAT),
 ]
 
 

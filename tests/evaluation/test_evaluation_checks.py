@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.victims import digits, undefended
 from taser.attacks import Threat
 from taser.evaluation import evaluate
-from taser.evaluation.checks import check_data, check_model
+from taser.evaluation.checks import _room, check_data, check_model
 
 THREAT = Threat("linf", 0.05)
 
@@ -62,8 +62,20 @@ def test_epsilon_in_other_units_is_refused(norm: str, epsilon: float, message: s
         check_data(*digits(5), Threat(norm, epsilon))  # type: ignore[arg-type]
 
 
-def test_an_epsilon_that_none_can_stand_is_a_finding() -> None:
-    assert [f.name for f in check_data(*digits(5), Threat("linf", 0.5))] == ["epsilon"]
+@pytest.mark.parametrize(
+    "threat", [Threat("linf", 0.5), Threat("l2", 8), Threat("l2", 8, None, None)]
+)
+def test_an_epsilon_that_none_can_stand_is_a_finding(threat: Threat) -> None:
+    (finding,) = check_data(*digits(100), threat)
+    assert finding.name == "epsilon"
+    assert "no model can be right on both" in finding.message
+
+
+def test_half_way_to_another_class_is_the_most_that_can_be_stood() -> None:
+    x, y = torch.tensor([[0.0, 0.0], [0.4, 0.3], [0.1, 0.0]]), torch.tensor([0, 1, 0])
+    for norm, nearest in (("linf", [0.4, 0.3, 0.3]), ("l2", [0.5, 0.18**0.5, 0.18**0.5])):
+        found = _room(x, y, Threat(norm, 0.1))  # type: ignore[arg-type]
+        torch.testing.assert_close(found.float(), torch.tensor(nearest) / 2)
 
 
 class Wrapped(nn.Module):

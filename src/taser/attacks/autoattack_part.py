@@ -56,13 +56,12 @@ class AutoAttackPart:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         box = UnitBox.around(self.threat, x)
         with quiet(model), untouched_randomness(x.device), log_as_warnings():
-            sieve = Sieve(
-                box.model(model), box.into(x.detach()).contiguous(), y, box.threat(self.threat)
-            )
+            u = box.into(x.detach()).float().contiguous()
+            sieve = Sieve(box.model(model, x.dtype), u, y, box.threat(self.threat))
             package = self._package(sieve, x, self.seed)
             torch.manual_seed(self.seed)
             _RUNS[self.part](package, sieve)
-        return torch.where(_rows_like(sieve.broken, x), box.back(sieve.found), x)
+        return torch.where(_rows_like(sieve.broken, x), box.back(sieve.found.to(x)), x)
 
     def _package(self, sieve: Sieve, x: Tensor, seed: int) -> Any:
         from pyautoattack import AutoAttack

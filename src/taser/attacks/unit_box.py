@@ -41,8 +41,11 @@ class UnitBox:
         return u if (self.low, self.high) == (0.0, 1.0) else u * self.width + self.low
 
     def model(self, model: Model, dtype: torch.dtype) -> Model:
-        """The model as a function of u, which takes inputs of `dtype`."""
-        return lambda u: model(self.back(u.to(dtype)))
+        """The model as a function of u, in single precision as the package wants it.
+
+        dtype: what the model itself takes.
+        """
+        return lambda u: model(self.back(u.to(dtype))).float()
 
     def threat(self, threat: Threat) -> Threat:
         """The same ball, in u's units."""

@@ -14,6 +14,7 @@ from taser.stein.guards import roots, untouched_randomness
 from .findings import Finding
 
 TOLERANCE = 1e-6  # of the box: what rounding does to pixels that were scaled in float32
+COMPARED = 200  # examples whose distances are measured
 CHANGE = 1e-4  # of the logits' length: more than rounding between two calls
 
 
@@ -32,7 +33,7 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError("x should be finite; it has entries that are NaN or infinite")
     _check_box(low, high, threat)
-    return _check_epsilon(x, threat)
+    return _check_epsilon(x, y, threat)
 
 
 def _check_box(low: float, high: float, threat: Threat) -> None:
@@ -46,21 +47,30 @@ def _check_box(low: float, high: float, threat: Threat) -> None:
         )
 
 
-def _check_epsilon(x: Tensor, threat: Threat) -> list[Finding]:
-    """ε against the box: beyond its width it is in the wrong units, beyond half of it hopeless."""
-    if threat.low is None or threat.high is None:
+def _check_epsilon(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
+    """ε against the box, and against the room between classes, which every data set has."""
+    if threat.low is not None and threat.high is not None:
+        side = math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0
+        if threat.epsilon > side * (threat.high - threat.low):
+            raise ValueError(
+                f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you "
+                f"mean {threat.epsilon:g}/255?"
+            )
+    met = float((_room(x[:COMPARED], y[:COMPARED], threat) <= threat.epsilon).float().mean())
+    if met <= 0.5:
         return []
-    reach = threat.epsilon / (threat.high - threat.low)
-    if threat.norm == "l2":
-        reach /= math.sqrt(x[0].numel())
-    if reach > 1:
-        raise ValueError(
-            f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you mean "
-            f"{threat.epsilon:g}/255?"
-        )
-    if reach >= 0.5:
-        return [Finding("epsilon", f"{threat} turns every input into one grey: none can stand")]
-    return []
+    message = (
+        f"within {threat} {100 * met:.0f} % of the examples meet one of another class half way: no "
+        f"model can be right on both; is {threat.epsilon:g} in the units of the inputs?"
+    )
+    return [Finding("epsilon", message)]
+
+
+def _room(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
+    """Half the distance from each example to the nearest one of another class: (B,)."""
+    flat = x.flatten(1).double()
+    distance = torch.cdist(flat, flat, p=2.0 if threat.norm == "l2" else torch.inf)
+    return distance.masked_fill(y[:, None] == y[None], torch.inf).amin(1) / 2
 
 
 def check_model(model: Model, x: Tensor, y: Tensor) -> list[Finding]:

@@ -11,7 +11,7 @@ def subset(total: int, n: int, seed: int = 0) -> Tensor:
     Smaller subsets lie inside larger ones.
 
     >>> subset(10, 4)
-    tensor([2, 4, 6, 8])
+    tensor([2, 4, 6, 7])
     >>> subset(3, 10)
     tensor([0, 1, 2])
     """

@@ -63,7 +63,7 @@ def summary(shift: Shift, detection: OutOfDistribution | None) -> list[str]:
         stein = next(d for d in found if d.sign == "Stein residual, centred")
         lines.append(
             f"To tell {against} inputs: AUROC {_area(stein.auroc)} by the centred Stein residual; "
-            f"the best sign is {best.sign}, {_area(best.auroc)}."
+            f"the largest is that of {best.sign}, {_area(best.auroc)}."
         )
     return lines + _skipped(shift)
 
