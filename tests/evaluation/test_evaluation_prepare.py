@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.victims import digits, seeded, undefended
-from taser.attacks import cross_entropy, input_gradient
-from taser.evaluation.prepare import AT_ONCE, prepare
+from taser.attacks import cross_entropy, input_gradient, margin
+from taser.evaluation.prepare import AT_ONCE, _difference, prepare
 from taser.models import build
 
 
@@ -58,6 +58,20 @@ def test_vectors_have_no_channels() -> None:
     prepared = prepare(model, torch.rand(6, 4), torch.zeros(6, dtype=torch.int64))
     assert prepared.folded
     assert not prepared.channels_last
+
+
+def test_kinks_at_flat_pixels_do_not_stop_it() -> None:
+    # one function, two gradients at zero: ReLU's is 0 there, clamping's is 1
+    def relu(x: Tensor) -> Tensor:
+        return x.relu().flatten(1)[:, :10]
+
+    def clamped(x: Tensor) -> Tensor:
+        return x.clamp(min=0).flatten(1)[:, :10]
+
+    x, y = torch.zeros(8, 1, 8, 8), torch.arange(8)
+    assert not input_gradient(relu, x, y, margin).equal(input_gradient(clamped, x, y, margin))
+    assert _difference(relu, clamped, x, y) == 0.0
+    assert _difference(relu, lambda x: clamped(x).detach() + 0 * relu(x), x, y) is None
 
 
 class Branching(nn.Module):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from taser.scores import Score
 
 BATCH = 256
-REFERENCE = 1000  # training examples that a residual's mean is taken over
+REFERENCE = 500  # training examples that a residual's mean is taken over
 
 
 def shift(

@@ -104,7 +104,7 @@ KNOWN_MODELS = (
         "b89abfcfe8b33235fe8f8e964188d82a97c56a12ffe25132eaba197e40ac7658",
     ),
     KnownModel(
-        "cifar10-resnet18", "cifar10", "ResNet-18, trained as usual, 93.7 % clean", _resnet18,
+        "cifar10-resnet18", "cifar10", "ResNet-18, trained as usual, 94.2 % clean", _resnet18,
         "model_test.pt",
         "399f52da9f914c323fa5a6096d60f460a3449a59b64a6405200c1e629f8425a7",
     ),
