@@ -50,7 +50,7 @@ def main_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
         f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n}; "
         "Δ against the method alone with its paired 95 % bootstrap "
         "interval, in bold where that excludes zero. Times were taken while runs shared the "
-        "machine; benchmarks/overhead.py measures the overhead properly.",
+        "machine: rough.",
     )  # fmt: skip
 
 
