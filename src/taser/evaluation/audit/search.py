@@ -6,8 +6,8 @@ from .check import Check
 from .suspect import LONGER, Suspect
 
 OTHER_LOSS = 0.10
-"""What the margin may break beyond cross-entropy: honest networks trained by TRADES or MART differ by
-some points (our judgement, not calibrated), hidden gradients tens of points."""
+"""What the margin may break beyond cross-entropy: honest networks differ by some points,
+hidden gradients by tens. A judgement of ours, not calibrated."""
 
 
 def one_step(suspect: Suspect) -> Check:
