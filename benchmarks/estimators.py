@@ -105,7 +105,9 @@ def stepper(workload: Workload, method: Method, model: nn.Module) -> Callable[[]
 
     if method.backend is None:
         return plain
+    # Running statistics: the batch's own cost one more forward, alike for every backend.
     penalty = taser.SteinPenalty(
+        batchnorm="running",
         operator=method.operator,  # type: ignore[arg-type]
         backend=method.backend,  # type: ignore[arg-type]
         probes=method.probes,
