@@ -1,7 +1,5 @@
 """Adversarial weight perturbation: which weights move, by how much, and that they come back."""
 
-import os
-import socket
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -99,10 +97,9 @@ def test_several_losses_give_the_move_of_their_sum() -> None:
         torch.testing.assert_close(parameters(model), of_parts, rtol=1e-12, atol=1e-12)
 
 
-def worker(rank: int, port: int, out: str) -> None:
+def worker(rank: int, out: str) -> None:
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
     model, x, y = network()
     rows = slice(3 * rank, 3 * rank + 3)
     wrapped = DistributedDataParallel(model.eval())
@@ -112,14 +109,11 @@ def worker(rank: int, port: int, out: str) -> None:
 
 
 def test_two_processes_move_alike_and_as_one_with_both_halves(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     context = get_context("forkserver")
     context.set_forkserver_preload(  # for the runs of tests/training too, which share the server
         ["taser.training", "torch._dynamo", "torch.utils.tensorboard", "sklearn.datasets"]
     )
-    both = [context.Process(target=worker, args=(rank, port, str(tmp_path))) for rank in (0, 1)]
+    both = [context.Process(target=worker, args=(rank, str(tmp_path))) for rank in (0, 1)]
     for process in both:
         process.start()
     for process in both:

@@ -1,8 +1,7 @@
 """A queue that several workers share, and that a crash does not spoil."""
 
-import multiprocessing
-import os
-import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -75,25 +74,28 @@ def test_a_job_waits_for_the_one_it_needs(tmp_path: Path, monkeypatch: pytest.Mo
     assert queue.result("job0") == {"value": 0}
 
 
-def sleep_in(folder: str) -> None:
-    def slow(home: Path, *_: object) -> dict[str, Any]:
-        (home / "begun").touch()
-        time.sleep(60)
-        return {}
+SLEEPS = """
+import sys, time
+from pathlib import Path
+from taser.studies.queue import Queue
 
-    Queue(Path(folder)).work(slow, ["job0"])
+def slow(home, job, progress):
+    (home / "begun").touch()
+    time.sleep(600)
+
+Queue(Path(sys.argv[1])).work(slow, ["job0"])
+"""
 
 
 def test_a_killed_worker_lets_go_of_its_job(tmp_path: Path) -> None:
     queue = filled(tmp_path, 1)
-    worker = multiprocessing.get_context("fork").Process(target=sleep_in, args=(str(tmp_path),))
-    worker.start()
-    while not (tmp_path / "job0" / "begun").exists():
-        time.sleep(0.01)
-    queue.work(double, queue.names())
-    assert queue.result("job0") is None  # it is in the worker's hands
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGKILL)
-    worker.join()
+    # A new process and no fork, in whose child a lock of another thread stays locked for ever.
+    with subprocess.Popen([sys.executable, "-c", SLEEPS, str(tmp_path)]) as worker:
+        while not (tmp_path / "job0" / "begun").exists():
+            assert worker.poll() is None
+            time.sleep(0.01)
+        queue.work(double, queue.names())
+        assert queue.result("job0") is None  # it is in the worker's hands
+        worker.kill()
     queue.work(double, queue.names())
     assert queue.result("job0") == {"value": 0}

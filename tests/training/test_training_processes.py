@@ -24,6 +24,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp(name) for name in ("one", "two"))
     script = Path(two_processes.__file__)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--local-addr=127.0.0.1"]  # a machine's own name does not resolve everywhere
     done = subprocess.run(
         [sys.executable, *command, str(script), str(two)], capture_output=True, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300, check=False,
