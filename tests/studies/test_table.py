@@ -13,7 +13,9 @@ from taser.evaluation.verdicts import Verdicts
 from taser.report import method_study
 from taser.report.method_findings import summary
 from taser.report.method_table import PAPER, latex, main_table, paper_table
-from taser.studies.queue import Queue
+from taser.studies import table
+from taser.studies.queue import NotYet, Queue
+from taser.studies.search import Search
 from taser.studies.table import RunResult, do
 from taser.studies.table_config import TableConfig, read_table_config
 from taser.studies.table_rows import rows
@@ -31,7 +33,7 @@ def run(variant: str, right: int, *, seed: int = 0, n: int = 100, method: str = 
     seconds = {"off": 0.001, "taser": 0.002}.get(variant, 0.0015)
     return RunResult({
         "method": method, "variant": variant, "seed": seed, "finetuned": False,
-        "seconds_per_example": seconds, "record": json.loads(record.to_json()),
+        "seconds_per_example": seconds, "chosen": [], "records": [json.loads(record.to_json())],
     })  # fmt: skip
 
 
@@ -40,7 +42,7 @@ def test_rows_pool_seeds_and_pair_examples() -> None:
     off, ours = rows(runs, ["clean", "autoattack", "worst"])
     assert off.gain is None
     assert ours.gain is not None
-    assert ours.n == 200
+    assert ours.n["clean"] == 200
     assert ours.accuracy["autoattack"].value == pytest.approx(0.62)
     assert ours.gain["autoattack"].value == pytest.approx(0.2)
     assert ours.supported("autoattack")
@@ -50,11 +52,11 @@ def test_rows_pool_seeds_and_pair_examples() -> None:
 
 
 def test_only_what_the_interval_supports_is_bold() -> None:
-    table = main_table(rows([run("off", 40), run("taser", 60)], ["clean", "autoattack"]))
-    assert "**+20.0" in table.rows[1][5]
+    found = main_table(rows([run("off", 40), run("taser", 60)], ["clean", "autoattack"]))
+    assert "**+20.0" in found.rows[1][5]
     same = main_table(rows([run("off", 40), run("taser", 41)], ["clean", "autoattack"]))
     assert "**" not in same.rows[1][5]
-    assert r"\textbf{+20.0" in latex(table)
+    assert r"\textbf{+20.0" in latex(found)
 
 
 def test_the_summary_names_gain_cost_and_control() -> None:
@@ -82,21 +84,70 @@ def test_the_papers_figures_are_its_own() -> None:
 def test_jobs_of_a_table() -> None:
     config = TableConfig(
         methods=("pgd",), variants={"off": [], "taser": ["regulariser.name=taser"]}, seeds=(0, 1),
-        finetune=["loop.epochs=2"], tuned={"taser": {"pgd": ["regulariser.weight=0.5"]}},
+        tuned={"taser": {"pgd": ["regulariser.weight=0.5"]}}, scratch=("off",),
+        finetune=["loop.epochs=2"],
     )  # fmt: skip
     jobs = config.jobs()
     assert list(jobs) == sorted(jobs)
-    tuned = jobs["0-tune-1-pgd-taser"]
-    assert tuned["start"] == "0-base-1-pgd-off"
+    tuned = jobs["0-3-tune-1-pgd-taser"]
+    assert tuned["start"] == "0-2-train-1-pgd-off"
     assert tuned["overrides"] == [
         "loop.epochs=2", "regulariser.name=taser", "regulariser.weight=0.5", "loop.seed=0"
     ]  # fmt: skip
-    assert "0-base-1-pgd-taser" not in jobs
+    assert "0-2-train-1-pgd-taser" not in jobs
     with pytest.raises(ValueError, match="off"):
         TableConfig(variants={"taser": []})
 
 
-@pytest.mark.parametrize("name", ["studies/demo", "studies/digits"])
+def test_a_search_chooses_on_the_validation_split(tmp_path: Path) -> None:
+    """off's rate first, which the others take; then λ, with no more than the allowed clean cost."""
+    search = Search(
+        candidates={"off": [["optimiser.rate=0.1"], ["optimiser.rate=0.2"]],
+                    "taser": [["regulariser.weight=1"], ["regulariser.weight=2"]]},
+        overrides=["loop.epochs=1"], shared={"mart": "pgd"}, clean_cost={"pgd": 0.05},
+    )  # fmt: skip
+    config = TableConfig(methods=("pgd", "mart"), search=search)
+    jobs = config.jobs()
+    assert sum("1-search" in name for name in jobs) == 4  # mart has none of its own
+    queue = Queue(tmp_path)
+    queue.add(jobs)
+    figures = {"off-0": (0.9, 0.4), "off-1": (0.9, 0.5), "taser-0": (0.86, 0.6),
+               "taser-1": (0.8, 0.7)}  # fmt: skip
+    asked = "0-2-train-3-mart-taser"
+    with pytest.raises(NotYet, match="off-0"):
+        do(tmp_path / asked, jobs[asked], None)
+    for name, job in jobs.items():
+        if "candidate" in job:
+            clean, robust = figures["-".join(name.split("-")[-2:])]
+            found = {"clean": clean, "robust": robust, "candidate": job["candidate"]}
+            (tmp_path / name / "result.json").write_text(json.dumps(found))
+    chosen = table.chosen(queue, jobs[asked]["choices"])
+    assert chosen == ["optimiser.rate=0.2", "regulariser.weight=1"]
+    assert table.chosen(queue, jobs["0-2-train-1-pgd-off"]["choices"]) == ["optimiser.rate=0.2"]
+
+
+def test_an_unfair_search_is_refused() -> None:
+    with pytest.raises(ValueError, match="equally many"):
+        Search(candidates={"off": [[]], "taser": [[], []], "gradient": [[]]})
+    with pytest.raises(ValueError, match="candidates of off"):
+        Search(candidates={"taser": [[]]})
+
+
+def test_an_attack_on_fewer_examples() -> None:
+    """What SPSA breaks of its part counts in the worst case; all else is AutoAttack's."""
+    whole, part = run("off", 40), run("off", 3, n=10)
+    for each, attack in ((whole, "spsa"), (part, "autoattack")):
+        del each.evaluations[0].attacks[attack]
+    whole.evaluations.append(part.evaluations[0])
+    assert whole.correct("spsa").shape == (10,)
+    assert whole.correct("worst").sum() == 33
+    assert whole.average == pytest.approx((0.4 + 0.3) / 2)
+    row = rows([whole], ["clean", "autoattack", "spsa", "worst"])[0]
+    assert row.n == {"clean": 100, "autoattack": 100, "spsa": 10, "worst": 100}
+    assert "n = 100 (SPSA 10) over 1 seed" in main_table([row]).caption
+
+
+@pytest.mark.parametrize("name", ["studies/demo", "studies/digits", "studies/cifar10"])
 def test_shipped_tables_can_be_read(name: str) -> None:
     from taser.training import read_recipe
 
@@ -115,7 +166,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
         methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm",),
         overrides=["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.steps=1",
                    "model.width=4", "loop.threads=1"],
-        finetune=["loop.epochs=1"],
+        scratch=("off",), finetune=["loop.epochs=1"],
     )  # fmt: skip
     queue = Queue(tmp_path / "runs")
     queue.add(config.jobs())

@@ -24,7 +24,7 @@ def table_rows(queue: Queue) -> list[Row]:
     runs = results(queue)
     if not runs:
         raise ValueError(f"no run in {queue.folder} is finished yet")
-    attacks = runs[0].evaluation.attacks
+    attacks = runs[0].attacks
     measures = ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
     return rows(runs, measures)
 
@@ -72,8 +72,8 @@ def _curves(queue: Queue) -> Picture:
     for name in queue.names():
         job = json.loads((queue.folder / name / "job.json").read_text())
         lines = read_log(queue.folder / name / "run")
-        if lines:
-            kind = " (fine-tuned)" if job["finetuned"] else ""
+        if lines and "candidate" not in job:
+            kind = " (fine-tuned)" if job.get("finetuned") else ""
             method = NAMES.get(job["method"], job["method"]) + kind
             logs.setdefault(method, {}).setdefault(job["variant"], lines)
     caption = (
@@ -87,6 +87,7 @@ def _findings(queue: Queue) -> list[str]:
     found = [
         f"{run.method} {run.variant}, seed {run.seed}: {finding.message}"
         for run in results(queue)
-        for finding in run.evaluation.findings
+        for evaluation in run.evaluations
+        for finding in evaluation.findings
     ]
     return found or ["The attacks reported nothing unusual."]

@@ -44,7 +44,7 @@ def main_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
         average = "" if row.average is None else percent(row.average)
         overhead = "" if row.overhead is None else f"×{row.overhead:.2f}"
         cells.append([*line, average, f"{row.milliseconds:.2f}", overhead])
-    n = f"n = {chosen[0].n} ({chosen[0].seeds} seed{'s' * (chosen[0].seeds > 1)})" if chosen else ""
+    n = _sizes(chosen[0]) if chosen else ""
     return Table(
         headings, cells,
         f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n}; "
@@ -103,6 +103,14 @@ def latex(table: Table) -> str:
         rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule",
         r"\end{tabular}", f"% {table.caption}", "",
     ])  # fmt: skip
+
+
+def _sizes(row: Row) -> str:
+    """n = 500 (SPSA 100), 1 seed."""
+    n = row.n["clean"]
+    fewer = [f"{MEASURES.get(m, m)} {size}" for m, size in row.n.items() if size != n]
+    seeds = f"{row.seeds} seed{'s' * (row.seeds > 1)}"
+    return f"n = {n} {'(' + ', '.join(fewer) + ') ' if fewer else ''}over {seeds}"
 
 
 def _gain(row: Row, measure: str) -> str:

@@ -4,66 +4,129 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from taser.attacks import Threat
+from taser.data import Split
 from taser.evaluation import Evaluation, evaluate
 from taser.training import load_trained, read_recipe, train
 from taser.training.assemble import build_data
 
 from .queue import NotYet, Progress, Queue
+from .search import best
 
 
 def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
     """Train one run and judge it; both go on where they stopped."""
-    overrides = list(job["overrides"])
+    settings = chosen(Queue(folder.parent), job["choices"])
+    overrides = [*job["overrides"], *settings, *job.get("candidate", [])]
     if "start" in job:
-        start = folder.parent / job["start"] / "run" / "best.safetensors"
-        if not (start.parent / "result.json").exists():
-            if (folder.parent / job["start"] / "error.txt").exists():
-                raise RuntimeError(f"{job['start']}, which it starts from, failed")
-            raise NotYet(f"{job['start']} has to be trained first")
-        overrides.append(f"model.weights={start}")
+        overrides.append(f"model.weights={_start(folder.parent / job['start'])}")
     config = read_recipe(job["recipe"], overrides)
     result = train(config, folder / "run", report=progress)
-    judged = job["evaluation"]
-    test = build_data(config.data).test
-    record = evaluate(
-        load_trained(folder / "run"), test.x, test.y,
-        threat=Threat(judged["norm"], judged["epsilon"]), attacks=tuple(judged["attacks"]),
-        n=judged["n"], out=folder / "evaluation", progress=progress,
-    )  # fmt: skip
-    examples = result.steps * config.loop.batch
-    return {
-        **{key: job[key] for key in ("method", "variant", "seed", "finetuned")},
-        "seconds_per_example": result.seconds / examples,
-        "best_step": result.best_step,
-        "steps": result.steps,
-        "record": json.loads(record.to_json()),
-    }
+    found = {
+        **{key: job[key] for key in ("method", "variant", "seed")},
+        "seconds_per_example": result.seconds / (result.steps * config.loop.batch),
+        "best_step": result.best_step, "steps": result.steps,
+        "clean": result.clean, "robust": result.robust,
+    }  # fmt: skip
+    if "candidate" in job:
+        return {**found, "candidate": job["candidate"]}
+    records = _judged(folder, build_data(config.data).test, job["evaluation"], progress)
+    return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records}
+
+
+def chosen(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:
+    """The overrides that won the searches which a job waits for."""
+    overrides: list[str] = []
+    floor = 0.0
+    for choice in choices:
+        tried = [_finished(queue, name) for name in choice["among"]]
+        allowed = floor - choice["clean_cost"] if choice["clean_cost"] is not None else 0.0
+        winner = best(tried, floor=allowed, measure=choice["measure"])
+        overrides += winner["candidate"]
+        floor = winner["clean"]
+    return overrides
+
+
+def _finished(queue: Queue, name: str) -> dict[str, Any]:
+    """Another job's result; if there is none yet, this one has to wait, or cannot be done."""
+    result = queue.result(name)
+    if result is None:
+        if name in queue.failures():
+            raise RuntimeError(f"{name}, which it needs, failed")
+        raise NotYet(f"{name} has to be finished first")
+    return result
+
+
+def _start(home: Path) -> Path:
+    """The best weights of the run that this one goes on from."""
+    if not (home / "run" / "result.json").exists():
+        _finished(Queue(home.parent), home.name)
+    return home / "run" / "best.safetensors"
+
+
+def _judged(
+    folder: Path, test: Split, judged: dict[str, Any], progress: Progress | None
+) -> list[dict[str, Any]]:
+    """One record for all attacks on the same number of examples."""
+    sizes = dict.fromkeys(judged["attacks"].values())
+    return [
+        json.loads(
+            evaluate(
+                load_trained(folder / "run"), test.x, test.y,
+                threat=Threat(judged["norm"], judged["epsilon"]),
+                attacks=[name for name, size in judged["attacks"].items() if size == n], n=n,
+                out=folder / f"evaluation-{n}", progress=progress,
+            ).to_json()
+        )
+        for n in sorted(sizes, reverse=True)
+    ]  # fmt: skip
 
 
 def results(queue: Queue) -> list["RunResult"]:
-    """Every finished run of a queue."""
+    """Every finished run of a queue, without those of a search."""
     found = [queue.result(name) for name in queue.names()]
-    return [RunResult(entry) for entry in found if entry is not None]
+    return [RunResult(entry) for entry in found if entry is not None and "records" in entry]
 
 
 class RunResult:
-    """One run's figures and its verdict on each example."""
+    """One run's figures and its verdict on each example.
+
+    evaluations: the records, that on the most examples first; the others are on some of these.
+    """
 
     def __init__(self, entry: dict[str, Any]) -> None:
         self.method: str = entry["method"]
         self.variant: str = entry["variant"]
         self.seed: int = entry["seed"]
         self.finetuned: bool = entry["finetuned"]
+        self.chosen: list[str] = entry["chosen"]
         self.seconds_per_example: float = entry["seconds_per_example"]
-        self.evaluation = Evaluation.from_json(json.dumps(entry["record"]))
+        self.evaluations = [Evaluation.from_json(json.dumps(each)) for each in entry["records"]]
+
+    @property
+    def attacks(self) -> list[str]:
+        """Their names."""
+        return [name for each in self.evaluations for name in each.attacks]
 
     def correct(self, measure: str) -> Tensor:
         """(n,) bool: right when clean, under one attack, or in the worst case over all."""
+        first = self.evaluations[0]
         if measure == "clean":
-            return self.evaluation.clean
+            return first.clean
         if measure == "worst":
-            return self.evaluation.standing
-        return self.evaluation.attacks[measure].standing
+            standing = first.standing.clone()
+            for fewer in self.evaluations[1:]:
+                standing[torch.isin(first.index, fewer.index)] &= fewer.standing
+            return standing
+        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].standing
+
+    @property
+    def average(self) -> float | None:
+        """(AutoAttack + SPSA)/2, the paper's headline, if both were run."""
+        if not {"autoattack", "spsa"} <= set(self.attacks):
+            return None
+        both = [self.correct(name).float().mean() for name in ("autoattack", "spsa")]
+        return float(sum(both) / 2)

@@ -10,6 +10,8 @@ import yaml
 from taser.attacks import fraction
 from taser.training.recipe import find_recipe
 
+from .search import Search
+
 METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
 
 
@@ -22,11 +24,16 @@ class TableConfig:
     variants
         By name, the overrides that make it: {"off": [], "taser": ["regulariser.name=taser", …]}.
         Per method, `tuned` adds more: {"taser": {"pgd": ["regulariser.weight=0.1"]}}.
+    scratch
+        The variants that are trained from scratch, "off" among them; by default all.
     finetune
-        Overrides of fine-tuning: then each variant starts from the best weights of the method's
-        "off" run, and the variant "off" itself is trained on for as long, as a fair control.
+        Overrides of fine-tuning: each variant starts from the best weights of the method's "off"
+        run, and the variant "off" itself is trained on for as long, as a fair control.
+    search
+        Settings to be chosen on the validation split before anything else.
     n, epsilon, norm, attacks
-        Of the evaluation, on the same n test examples for all.
+        Of the evaluation, on the same n test examples for all. {"spsa": 100} as `fewer` tries an
+        attack on fewer of them, where it is too slow for all.
     """
 
     recipe: str = "digits"
@@ -36,66 +43,99 @@ class TableConfig:
     )
     tuned: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
+    scratch: tuple[str, ...] | None = None
     finetune: list[str] | None = None
+    search: Search | None = None
     seeds: tuple[int, ...] = (0,)
     n: int = 1000
     epsilon: float = 8 / 255
     norm: str = "linf"
     attacks: tuple[str, ...] = ("autoattack", "spsa")
+    fewer: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", fraction(self.epsilon))
         for name in ("methods", "seeds", "attacks"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if "off" not in self.variants:
+        if "off" not in self.variants or "off" not in (self.scratch or ("off",)):
             raise ValueError("variants need one called off, which the others are compared with")
+        if isinstance(self.search, dict):
+            object.__setattr__(self, "search", Search(**self.search))
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Every run, by a name that sorts in the order of work."""
         return dict(self._jobs())
 
     def _jobs(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        judged = {
-            "n": self.n, "epsilon": self.epsilon, "norm": self.norm, "attacks": list(self.attacks)
-        }  # fmt: skip
+        if self.search is not None:
+            for method in self.search.sources(self.methods):
+                yield from self._searches(self.search, method)
         for seed in self.seeds:
             for method in self.methods:
                 for variant in self.variants:
-                    if variant == "off" or self.finetune is None:
-                        yield (
-                            job_name(method, variant, seed),
-                            self._job(method, variant, seed, judged),
-                        )
+                    if self.scratch is None or variant in self.scratch:
+                        yield job_name(method, variant, seed), self._run(method, variant, seed)
                 if self.finetune is not None:
+                    start = {"start": job_name(method, "off", seed)}
                     for variant in self.variants:
-                        yield (
-                            job_name(method, variant, seed, tuned=True),
-                            {
-                                **self._job(method, variant, seed, judged, self.finetune),
-                                "start": job_name(method, "off", seed),
-                            },
-                        )
+                        run = self._run(method, variant, seed, self.finetune)
+                        yield job_name(method, variant, seed, "3-tune"), {**run, **start}
 
-    def _job(
-        self,
-        method: str,
-        variant: str,
-        seed: int,
-        judged: dict[str, Any],
-        more: list[str] | None = None,
+    def _searches(self, search: Search, method: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The short runs for one method; those of a variant begin when "off" has its settings."""
+        for variant, candidates in search.candidates.items():
+            for number, candidate in enumerate(candidates):
+                yield (
+                    f"{job_name(method, variant, 0, '1-search')}-{number}",
+                    {
+                        **self._job(method, variant, 0, search.overrides),
+                        "candidate": candidate,
+                        "choices": self._choices(method, "off") if variant != "off" else [],
+                    },
+                )
+
+    def _choices(self, method: str, variant: str) -> list[dict[str, Any]]:
+        """Which searches a run waits for, and how their winners are taken."""
+        if self.search is None:
+            return []
+        source = self.search.source(method)
+        cost = self.search.clean_cost.get(source)
+        found = []
+        for name in dict.fromkeys(("off", variant)):
+            tried = range(len(self.search.candidates.get(name, [])))
+            if tried:
+                found.append({
+                    "among": [f"{job_name(source, name, 0, '1-search')}-{i}" for i in tried],
+                    "measure": "clean" if source == "standard" and name == "off" else "robust",
+                    "clean_cost": None if name == "off" else cost,
+                })  # fmt: skip
+        return found
+
+    def _run(
+        self, method: str, variant: str, seed: int, more: list[str] | None = None
     ) -> dict[str, Any]:
-        tuned = self.tuned.get(variant, {}).get(method, [])
-        overrides = [*self.overrides, *(more or []), *self.variants[variant], *tuned]
+        """A run of the table itself, with its evaluation."""
+        judged = {
+            "n": self.n, "epsilon": self.epsilon, "norm": self.norm,
+            "attacks": {attack: self.fewer.get(attack, self.n) for attack in self.attacks},
+        }  # fmt: skip
         return {
-            "method": method, "variant": variant, "seed": seed, "finetuned": more is not None,
+            **self._job(method, variant, seed, more or []),
+            "finetuned": more is not None, "evaluation": judged,
+            "choices": self._choices(method, variant),
+        }  # fmt: skip
+
+    def _job(self, method: str, variant: str, seed: int, more: list[str]) -> dict[str, Any]:
+        tuned = self.tuned.get(variant, {}).get(method, [])
+        overrides = [*self.overrides, *more, *self.variants[variant], *tuned]
+        return {
+            "method": method, "variant": variant, "seed": seed,
             "recipe": f"{self.recipe}/{method}", "overrides": [*overrides, f"loop.seed={seed}"],
-            "evaluation": judged,
         }  # fmt: skip
 
 
-def job_name(method: str, variant: str, seed: int, *, tuned: bool = False) -> str:
-    """A folder's name: seeds first, then methods; fine-tuning after what it starts from."""
-    kind = "tune" if tuned else "base"
+def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str:
+    """A folder's name: seeds first, then searches, runs from scratch, fine-tuning; then methods."""
     order = METHODS.index(method) if method in METHODS else len(METHODS)
     return f"{seed}-{kind}-{order}-{method}-{variant}"
 

@@ -17,7 +17,8 @@ class Row:
 
     accuracy: by measure ("clean", each attack, "worst"), shares with 95 % intervals; gain: the
     paired difference to "off", None for "off" itself; average: (AutoAttack + SPSA)/2 if both were
-    run; milliseconds: of training for each example; overhead: over "off"; n: verdicts, over seeds.
+    run; milliseconds: of training for each example; overhead: over "off"; n: by measure, verdicts
+    over all seeds; chosen: what the search took.
     """
 
     method: str
@@ -29,7 +30,8 @@ class Row:
     milliseconds: float
     overhead: float | None
     seeds: int
-    n: int
+    n: dict[str, int]
+    chosen: tuple[str, ...]
 
     def supported(self, measure: str) -> bool:
         """Whether the gain's interval lies above zero."""
@@ -69,7 +71,7 @@ def _row(
     ours, theirs = paired
     milliseconds = 1000 * sum(run.seconds_per_example for run in group) / len(group)
     before = 1000 * sum(run.seconds_per_example for run in theirs) / max(1, len(theirs))
-    averages = [run.evaluation.paper_average for run in group]
+    averages = [run.average for run in group]
     known = [average for average in averages if average is not None]
     return Row(
         method, variant, finetuned,
@@ -78,7 +80,7 @@ def _row(
         if ours else None,
         sum(known) / len(known) if known else None,
         milliseconds, milliseconds / before if ours else None,
-        len(group), len(_verdicts(group, "clean")),
+        len(group), {m: len(_verdicts(group, m)) for m in measures}, tuple(group[0].chosen),
     )  # fmt: skip
 
 

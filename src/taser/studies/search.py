@@ -1,0 +1,70 @@
+"""Settings chosen on the validation split: a plain grid of short runs, equally many for all."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which settings are tried, how short, and by what one is taken.
+
+    candidates
+        By variant, a list of lists of overrides, one short run each. What "off" finds, such as its
+        learning rate, all variants take over. The other variants get equally many.
+    overrides
+        What makes the runs short.
+    shared
+        By method, the method whose findings it takes instead of runs of its own.
+    clean_cost
+        By method, how much clean accuracy on the validation split a variant may lose against "off"
+        for the candidate with the highest robust accuracy to be taken.
+    """
+
+    candidates: dict[str, list[list[str]]]
+    overrides: list[str] = field(default_factory=list)
+    shared: dict[str, str] = field(default_factory=dict)
+    clean_cost: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.candidates.get("off"):
+            raise ValueError("a search needs candidates of off, if only one that changes nothing")
+        sizes = {name: len(tried) for name, tried in self.candidates.items() if name != "off"}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"a fair search tries equally many settings of each variant: {sizes}")
+
+    def source(self, method: str) -> str:
+        """The method that is searched for this one."""
+        return self.shared.get(method, method)
+
+    def sources(self, methods: Iterable[str]) -> list[str]:
+        """The methods that are searched, for these."""
+        return list(dict.fromkeys(self.source(method) for method in methods))
+
+    @property
+    def budget(self) -> str:
+        """What the search costs, in words."""
+        counts = ", ".join(f"{len(tried)} of {name}" for name, tried in self.candidates.items())
+        shared = "".join(
+            f"; {method} takes {source}'s settings" for method, source in self.shared.items()
+        )
+        return f"short runs per method: {counts} ({' '.join(self.overrides) or 'full'}){shared}"
+
+
+Found = Mapping[str, Any]
+"""A finished short run: {"clean": …, "robust": …} on the validation split, and its overrides."""
+
+
+def best(found: Sequence[Found], *, floor: float = 0.0, measure: str = "robust") -> Found:
+    """The highest `measure` among those with a clean accuracy of `floor` or more.
+
+    If none has that, the highest clean accuracy.
+
+    >>> runs = [{"clean": 0.9, "robust": 0.2}, {"clean": 0.8, "robust": 0.4}]
+    >>> best(runs)["robust"], best(runs, floor=0.85)["robust"], best(runs, floor=0.95)["robust"]
+    (0.4, 0.2, 0.2)
+    """
+    allowed = [run for run in found if run["clean"] >= floor]
+    if not allowed:
+        return max(found, key=lambda run: run["clean"])
+    return max(allowed, key=lambda run: run[measure])
