@@ -69,6 +69,28 @@ def table(
     show(page, report.summary(report.table_rows(queue)))
 
 
+@app.command()
+def ablation(
+    recipe: Annotated[str, typer.Option(help="As for `taser study table`.")] = "studies/ablation",
+    out: Out = Path("out/ablation"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+) -> None:
+    """One part of TASER changed at a time, and its curve over λ beside the isotropic penalty's.
+
+    Example: taser study ablation --jobs 2 --out out/ablation
+    """
+    from taser.report import ablation as report
+    from taser.studies.ablation import with_half_trained_score
+    from taser.studies.table_config import read_table_config
+
+    config = read_table_config(recipe)
+    with progress_bar() as progress:
+        config = with_half_trained_score(config, out, progress)
+    queue = run_queue(config, out, jobs, threads)
+    show(report.write(queue, out), report.summary(queue))
+
+
 def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) -> "Queue":
     """Put a table's runs into the queue at out/runs and have them done by `jobs` processes."""
     import os

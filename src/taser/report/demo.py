@@ -48,7 +48,7 @@ def conclusion(rows: Sequence[Row], demo: Demo) -> list[str]:
     return [
         f"A network trained in the ordinary way reads {clean} % of the test digits, and {broken} % "
         f"once an attacker may move every pixel a little; trained with TASER it reads {kept} % and "
-        f"{standing} % (n = {ours.n}).",
+        f"{standing} % (n = {ours.n['worst']}).",
         "The audit found nothing that says these figures come from hidden gradients."
         if trusted
         else "The audit found checks that fail: do not believe these figures before reading it.",

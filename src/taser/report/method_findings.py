@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from taser.evaluation.statistics import Interval
 from taser.studies.table_rows import Row
 
 from .method_table import MEASURES, NAMES, interval
@@ -18,7 +19,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
         helped += row.supported(measure)
         lines.append(_sentence(row, _control(rows, row), measure))
     if not total:
-        return ["No run with TASER is finished yet."]
+        others = any(row.gain is not None for row in rows)
+        return [] if others else ["No run with TASER is finished yet."]
     attack = MEASURES.get(headline(rows[0]), headline(rows[0]))
     first = (
         f"Under attack ({attack}) TASER's gain is supported (paired 95 % interval above zero) for "
@@ -32,14 +34,19 @@ def headline(row: Row) -> str:
     return "autoattack" if "autoattack" in row.accuracy else list(row.accuracy)[-1]
 
 
+def verdict(gain: Interval) -> str:
+    """What a paired interval says: raised, lowered, or left."""
+    return "raised" if gain.low > 0 else "lowered" if gain.high < 0 else "left"
+
+
 def _sentence(row: Row, control: Row | None, measure: str) -> str:
     assert row.gain is not None
     gain, clean = row.gain[measure], row.gain["clean"]
-    verdict = "raised" if gain.low > 0 else "lowered" if gain.high < 0 else "left"
-    where = "" if verdict != "left" else " without a supported change"
+    change = verdict(gain)
+    where = "" if change != "left" else " without a supported change"
     name = NAMES.get(row.method, row.method) + (" (fine-tuned)" if row.finetuned else "")
     text = (
-        f"{name}: TASER {verdict} robust accuracy{where}, {interval(gain)} points, with clean "
+        f"{name}: TASER {change} robust accuracy{where}, {interval(gain)} points, with clean "
         f"accuracy {interval(clean)}"
     )
     if control is not None and control.gain is not None:

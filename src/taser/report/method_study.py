@@ -12,21 +12,28 @@ from taser.studies.table import results
 from taser.studies.table_rows import Row, rows
 from taser.training.log import read_log
 
+from .frontier import draw_frontier
 from .method_findings import summary
+from .method_search import search_section
 from .method_table import NAMES, latex, main_table, paper_table
 from .page import Block, Page, Picture, png
 from .table import Table
 from .training_curves import training_figure
 
+FRONTIER = (
+    "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
+    "lies above the other at the same clean accuracy."
+)
 
-def table_rows(queue: Queue) -> list[Row]:
+
+def table_rows(queue: Queue, *, baseline: str = "off") -> list[Row]:
     """The rows of all runs that are finished."""
     runs = results(queue)
     if not runs:
         raise ValueError(f"no run in {queue.folder} is finished yet")
     attacks = runs[0].attacks
     measures = ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
-    return rows(runs, measures)
+    return rows(runs, measures, baseline=baseline)
 
 
 def tables(found: Sequence[Row]) -> list[Table]:
@@ -53,13 +60,17 @@ def write(
     ours = tables(found)
     beside = [paper_table(found)] if paper else []
     lines = [*conclusion, *summary(found)]
+    frontier = draw_frontier(found)
     sections: list[tuple[str, Sequence[Block]]] = [
-        ("Accuracy", ours), ("Training", [_curves(queue)]), *extra,
+        ("Accuracy", ours),
+        *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
+        ("Training", [_curves(queue)]), *extra, *search_section(queue),
         *([("Beside the paper", beside)] if paper else []),
         ("Findings of the evaluation", _findings(queue)),
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
-    text = "\n\n".join(table.markdown() for table in [*ours, *beside])
+    further = [block for _, blocks in extra for block in blocks if isinstance(block, Table)]
+    text = "\n\n".join(table.markdown() for table in [*ours, *further, *beside])
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
     write_atomically(out / "table.tex", "\n".join(latex(table) for table in [*ours, *beside]))
     entries = [asdict(row) for row in found]

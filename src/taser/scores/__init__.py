@@ -12,6 +12,7 @@ from .mixture import GaussianMixture
 from .noise import sigma_of, timestep_of
 from .pretrained import pretrained
 from .protocol import Score
+from .replaced import Replaced
 
 __all__ = [
     "Affine",
@@ -22,6 +23,7 @@ __all__ = [
     "Gaussian",
     "GaussianMixture",
     "KernelDensity",
+    "Replaced",
     "Scaled",
     "Score",
     "fit",

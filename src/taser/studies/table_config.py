@@ -1,5 +1,6 @@
 """What the table of methods compares: which runs, and how they are judged."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,7 +138,8 @@ class TableConfig:
 def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str:
     """A folder's name: seeds first, then searches, runs from scratch, fine-tuning; then methods."""
     order = METHODS.index(method) if method in METHODS else len(METHODS)
-    return f"{seed}-{kind}-{order}-{method}-{variant}"
+    plain = re.sub(r"[^\w.=-]+", "_", variant)
+    return f"{seed}-{kind}-{order}-{method}-{plain}"
 
 
 def read_table_config(name: Path | str) -> TableConfig:

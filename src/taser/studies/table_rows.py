@@ -13,11 +13,11 @@ from .table import RunResult
 
 @dataclass(frozen=True)
 class Row:
-    """One method with one variant, against the method alone.
+    """One method with one variant, against the baseline, by default the method alone.
 
     accuracy: by measure ("clean", each attack, "worst"), shares with 95 % intervals; gain: the
-    paired difference to "off", None for "off" itself; average: (AutoAttack + SPSA)/2 if both were
-    run; milliseconds: of training for each example; overhead: over "off"; n: by measure, verdicts
+    paired difference to the baseline, None for itself; average: (AutoAttack + SPSA)/2 if both were
+    run; milliseconds: of training for each example; overhead: over it; n: by measure, verdicts
     over all seeds; chosen: what the search took.
     """
 
@@ -38,15 +38,15 @@ class Row:
         return self.gain is not None and self.gain[measure].low > 0
 
 
-def rows(runs: Sequence[RunResult], measures: Sequence[str]) -> list[Row]:
-    """A row for each method and variant, in the order they come."""
+def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:
+    """A row for each method and variant, in the order they come; gains are over `baseline`."""
     groups: dict[tuple[bool, str, str], list[RunResult]] = {}
     for run in runs:
         groups.setdefault((run.finetuned, run.method, run.variant), []).append(run)
     found = []
     for (finetuned, method, variant), group in groups.items():
-        off = groups.get((finetuned, method, "off"), [])
-        paired = _paired(group, off) if variant != "off" else ([], [])
+        off = groups.get((finetuned, method, baseline), [])
+        paired = _paired(group, off) if variant != baseline else ([], [])
         found.append(_row(method, variant, finetuned, group, paired, measures))
     return found
 

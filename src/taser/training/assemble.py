@@ -14,7 +14,7 @@ from taser.data.holdout import hold_out
 from taser.models import load_model
 from taser.objectives import GradientPenalty, JacobianPenalty, Objective, Regulariser, Taser
 from taser.probes import Output
-from taser.scores import Denoiser, Gaussian, Score, pretrained
+from taser.scores import Denoiser, Gaussian, Replaced, Score, pretrained
 from taser.scores.pretrained import SHIPPED
 from taser.stein import SteinPenalty
 
@@ -125,9 +125,9 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
     denoiser = (
         pretrained(dataset.name) if config.score == "auto" else Denoiser.load(Path(config.score))
     )
-    if config.sigma is not None:
-        return denoiser.at(sigma=config.sigma)
-    return denoiser.at(timestep=config.timestep)
+    level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
+    score = denoiser.at(**level)
+    return score if config.replaced == "no" else Replaced(score, config.replaced)
 
 
 def build_regulariser(

@@ -75,7 +75,8 @@ class RegulariserConfig:
     score
         "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or a file written by
         `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
-        DDPM schedule.
+        DDPM schedule. replaced: with the score of "shuffled" images or "white" directions instead,
+        for studies that ask whether the geometry matters.
     """
 
     name: Literal["none", "taser", "gradient", "jacobian"] = "none"
@@ -95,6 +96,7 @@ class RegulariserConfig:
     score: str = "auto"
     timestep: int = 50
     sigma: float | None = None
+    replaced: Literal["no", "shuffled", "white"] = "no"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""Robust against clean accuracy over λ: penalties are compared at equal clean accuracy."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from taser.studies.table_rows import Row
+
+from .method_findings import headline
+from .method_table import MEASURES, NAMES, VARIANTS
+
+MARK = " λ="
+"""Variants called "taser λ=0.1", "taser λ=0.3", … are points of one curve, "taser"."""
+
+
+def families(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The curves among the rows of one method, each in the order of λ."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if MARK in row.variant:
+            found.setdefault(row.variant.split(MARK)[0], []).append(row)
+    for curve in found.values():
+        curve.sort(key=lambda row: float(row.variant.split(MARK)[1]))
+    return found
+
+
+def draw_frontier(rows: Sequence[Row]) -> Figure | None:
+    """A panel for each method, a curve for each penalty, with 95 % intervals; None without λ."""
+    methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
+    if not methods:
+        return None
+    figure = Figure(figsize=(5 * len(methods), 4), layout="constrained")
+    for axes, method in zip(figure.subplots(1, len(methods), squeeze=False)[0], methods,
+                            strict=True):  # fmt: skip
+        own = [row for row in rows if row.method == method and not row.finetuned]
+        measure = headline(own[0])
+        for name, curve in families(own).items():
+            _plot(axes, curve, measure, VARIANTS.get(name, name), "o-")
+        _plot(axes, [row for row in own if row.variant == "off"], measure, "method alone", "k*")
+        axes.set(
+            title=NAMES.get(method, method), xlabel="clean accuracy, %",
+            ylabel=f"accuracy under {MEASURES.get(measure, measure)}, %",
+        )  # fmt: skip
+        axes.legend(frameon=False)
+    return figure
+
+
+def _plot(axes, curve: Sequence[Row], measure: str, label: str, style: str) -> None:  # type: ignore[no-untyped-def]
+    clean, robust = ([row.accuracy[m] for row in curve] for m in ("clean", measure))
+    errors = [
+        [[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]]
+        for side in (clean, robust)
+    ]
+    axes.errorbar(
+        [100 * i.value for i in clean], [100 * i.value for i in robust], xerr=errors[0],
+        yerr=errors[1], fmt=style, label=label, capsize=2, elinewidth=0.6, markersize=6,
+    )  # fmt: skip
+    for row, x, y in zip(curve, clean, robust, strict=True):
+        if MARK in row.variant:
+            axes.annotate(
+                row.variant.split(MARK)[1], (100 * x.value, 100 * y.value), fontsize=7,
+                xytext=(4, 3), textcoords="offset points",
+            )  # fmt: skip

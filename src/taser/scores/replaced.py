@@ -1,0 +1,47 @@
+"""Scores that know less: whether the geometry of the data matters, or any penalty does."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from .denoising import DenoisingScore
+
+Replacement = Literal["shuffled", "white"]
+
+
+class Replaced(nn.Module):
+    """A denoiser's score with its geometry taken away and its size kept.
+
+    with_
+        "shuffled": each input gets the score of another of the batch; "white": a random direction,
+        as long as the input's own score.
+    """
+
+    def __init__(self, score: DenoisingScore, with_: Replacement) -> None:
+        super().__init__()
+        if with_ not in get_args(Replacement):
+            raise ValueError(f"with_ should be one of {get_args(Replacement)}; got {with_!r}")
+        self.score = score
+        self.with_: Replacement = with_
+
+    @property
+    def sigma(self) -> float:
+        """The noise level of the score that is replaced."""
+        return self.score.sigma
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, *), from torch's own random source."""
+        return self._instead(self.score(x), None)
+
+    def noised(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The noised points as they are, and what stands for their scores."""
+        moved, s = self.score.noised(x, generator)
+        return moved, self._instead(s, generator)
+
+    def _instead(self, s: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.with_ == "shuffled":
+            return s.roll(1, 0)  # batches are in random order: the neighbour is any other input
+        noise = torch.randn(s.shape, generator=generator, device=s.device, dtype=s.dtype)
+        size = s.flatten(1).norm(dim=1) / noise.flatten(1).norm(dim=1)
+        return noise * size.view(-1, *[1] * (s.ndim - 1))
