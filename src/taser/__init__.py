@@ -2,11 +2,11 @@
 
 from . import attacks, data, models, objectives, probes, scores, stein
 from .evaluation import evaluate
-from .stein import SteinPenalty, stein_residual
+from .stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SteinPenalty", "attacks", "data", "evaluate", "models", "objectives", "probes", "scores",
-    "stein", "stein_residual",
+    "SharedPass", "SteinPenalty", "attacks", "data", "evaluate", "models", "objectives", "probes",
+    "scores", "stein", "stein_residual",
 ]  # fmt: skip

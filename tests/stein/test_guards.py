@@ -293,7 +293,7 @@ def test_piecewise_linear_refuses_a_network_that_bends_and_names_the_layer() -> 
     ("name", "operator", "expected"),
     [
         ("relu", "langevin", "piecewise_linear"),
-        ("relu", "first_order", "reverse"),
+        ("relu", "first_order", "difference"),
         ("batchnorm", "langevin", "difference"),
         ("transformer", "first_order", "difference"),
     ],

@@ -177,7 +177,9 @@ def test_bfloat16(tmp_path: Path) -> None:
         runs[precision] = lines(tmp_path / precision, "train")[0]
     assert runs["bfloat16"]["natural"] != runs["float32"]["natural"]
     assert runs["bfloat16"]["natural"] == pytest.approx(runs["float32"]["natural"], rel=2**-7)
-    assert runs["bfloat16"]["penalty"] == runs["float32"]["penalty"]  # of the same first weights
+    # Of the same first weights: in float32 the first difference is one-sided, with an error of
+    # order t = 0.003, since f(x) is known from the loss.
+    assert runs["bfloat16"]["penalty"] == pytest.approx(runs["float32"]["penalty"], rel=1e-2)
     assert {tensor.dtype for tensor in weights(tmp_path / "bfloat16").values()} == {torch.float32}
     with pytest.raises(ValueError, match="float16 training needs a GPU"):
         train(small(loop={"precision": "float16"}), tmp_path / "float16")

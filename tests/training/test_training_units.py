@@ -42,7 +42,8 @@ def test_units_are_for_taser_alone() -> None:
 
 def exact(**options: object) -> Config:
     """A penalty without draws: the Gaussian's score at the clean points."""
-    regulariser = {**TASER, "score": "gaussian", "at": "clean", "unit": "ratio", "weight": 0.5}
+    regulariser = {**TASER, "score": "gaussian", "at": "clean", "unit": "ratio", "weight": 0.5,
+                   "fraction": 1.0}  # fmt: skip
     return small(model={**MLP, "activation": "silu"}, regulariser={**regulariser, **options})
 
 

@@ -19,7 +19,7 @@ from taser.training import Config, run
 from taser.training.checkpoint import weights_as_bytes
 from taser.training.setup import Setup, set_up
 
-EXACT = {"name": "taser", "score": "gaussian", "at": "clean", "backend": "exact"}
+EXACT = {"name": "taser", "score": "gaussian", "at": "clean", "backend": "exact", "fraction": 1.0}
 LANGEVIN = {**EXACT, "operator": "langevin", "weight": 1e-4}
 SMOOTH = {**MLP, "activation": "silu"}
 AWP = {"awp": True, "awp_start": 0, "awp_gamma": 0.05}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import audit, data, evaluate, score, shift, study, train
+from . import audit, bench, data, evaluate, score, shift, study, train
 from .common import Out, PlainErrors
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(score.app, name="score")
 app.add_typer(study.app, name="study")
+app.add_typer(bench.app, name="bench")
 app.command()(train.train)
 app.command()(train.finetune)
 app.command()(train.recipes)

@@ -9,17 +9,20 @@ from torch import Tensor, nn
 from taser.probes import Margin, Probe, Probed
 from taser.stein.guards import frozen, unwrapped
 from taser.stein.reverse import gradient_with_graph
+from taser.stein.shared import SharedPass
 from taser.stein.statistics import batch_statistics
+from taser.stein.terms import full_precision
 
-from .objective import Model, full_precision
+from .objective import Model
 
 
 @contextmanager
-def asked(model: Model, x: Tensor) -> Iterator[None]:
+def asked(model: Model, x: Tensor, shared: SharedPass | None) -> Iterator[None]:
     """The model as TASER's penalty asks it: fixed statistics, evaluation mode, full precision."""
+    recorded = None if shared is None else shared.statistics
     with (
         torch.autocast(x.device.type, enabled=False),
-        batch_statistics(model, full_precision(x), "auto"),
+        batch_statistics(model, full_precision(x), "auto", recorded),
         frozen(model),
     ):
         yield
@@ -44,10 +47,11 @@ class GradientPenalty(nn.Module):
         s: Tensor | None = None,  # noqa: ARG002
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002
+        shared: SharedPass | None = None,
     ) -> Tensor:
         """A scalar. x: (B, *); the score and the random source are not needed."""
         model = unwrapped(model)
-        with asked(model, x), torch.enable_grad():
+        with asked(model, x, shared), torch.enable_grad():
             _, gradient = gradient_with_graph(Probed(model, self.probe, y), full_precision(x))
             return gradient.flatten(1).square().sum(1).mean()
 
@@ -72,10 +76,11 @@ class JacobianPenalty(nn.Module):
         s: Tensor | None = None,  # noqa: ARG002
         *,
         generator: torch.Generator | None = None,
+        shared: SharedPass | None = None,
     ) -> Tensor:
         """A scalar. x: (B, *); labels and score are not needed."""
         model = unwrapped(model)
-        with asked(model, x), torch.enable_grad():
+        with asked(model, x, shared), torch.enable_grad():
             x = full_precision(x).detach().requires_grad_()
             z = model(x).reshape(len(x), -1)
             total = z.new_zeros(())

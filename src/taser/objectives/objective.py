@@ -53,8 +53,3 @@ def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
     """KL(softmax(p) ‖ softmax(q)) of each example: (B, C), (B, C) → (B,)."""
     p = p_logits.log_softmax(1)
     return (p.exp() * (p - q_logits.log_softmax(1))).sum(1)
-
-
-def full_precision(outputs: Tensor) -> Tensor:
-    """At least float32: exponentials and logarithms of losses are not for half precision."""
-    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs

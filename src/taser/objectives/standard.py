@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taser.attacks import squared_error
+from taser.stein.terms import full_precision
 
-from .objective import Loss, Model, Objective, full_precision
+from .objective import Loss, Model, Objective
 
 Task = Literal["classification", "regression"]
 

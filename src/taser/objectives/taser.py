@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.scores import Score
-from taser.stein import SteinPenalty
+from taser.stein import SharedPass, SteinPenalty
 
 from .objective import Model
 
@@ -25,6 +25,7 @@ class Regulariser(Protocol):
         s: Tensor | None = None,
         *,
         generator: torch.Generator | None = None,
+        shared: SharedPass | None = None,
     ) -> Tensor: ...
 
 
@@ -69,11 +70,14 @@ class Taser(nn.Module):
         s: Tensor | None = None,
         *,
         generator: torch.Generator | None = None,
+        shared: SharedPass | None = None,
     ) -> Tensor:
-        """R of the batch, a scalar. s: cached scores at x, like x, for at="clean"."""
-        if self.at == "clean" and s is not None:
-            return self.penalty(model, x, y, s)
-        return self.penalty(model, x, y, self._field(generator))
+        """R of the batch, a scalar. s: cached scores at x, like x, for at="clean".
+
+        shared: a pass of the loss at x, or with its statistics alone at adversarial points.
+        """
+        field = s if self.at == "clean" and s is not None else self._field(generator)
+        return self.penalty(model, x, y, field, shared=shared)
 
     def _field(
         self, generator: torch.Generator | None

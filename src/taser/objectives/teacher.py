@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
-from .objective import full_precision, kl_divergence
+from taser.stein.terms import full_precision
+
+from .objective import kl_divergence
 
 
 def teacher_kl(teacher: Tensor, student: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from taser import attacks
 from taser.attacks import kl_from, quiet
+from taser.stein.terms import full_precision
 
-from .objective import Loss, Model, Objective, full_precision, kl_divergence
+from .objective import Loss, Model, Objective, kl_divergence
 
 
 def from_gaussian() -> attacks.PGD:

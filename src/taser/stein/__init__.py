@@ -6,10 +6,12 @@ from .guards import UnsupportedLayer
 from .penalty import SteinPenalty
 from .record import Calibration, Record
 from .residual import stein_residual
+from .shared import SharedPass
 
 __all__ = [
     "Calibration",
     "Record",
+    "SharedPass",
     "SteinPenalty",
     "UnsupportedLayer",
     "directions",

@@ -18,6 +18,7 @@ from .guards import Backend, frozen, untouched_randomness, unwrapped
 from .part import random_part, variance_correction
 from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
+from .shared import SharedPass
 from .statistics import Statistics, batch_statistics
 from .terms import Operator, Terms
 
@@ -120,25 +121,38 @@ class SteinPenalty(nn.Module):
         self.last: Record | None = None
         self._generator = generator
         self._known: tuple[ReferenceType, bool, Backend] | None = None
+        self._shares: bool | None = None
 
-    def forward(self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor | Field) -> Tensor:
+    def forward(
+        self,
+        model: Callable,
+        x: Tensor,
+        y: Tensor | None,
+        s: Tensor | Field,
+        *,
+        shared: SharedPass | None = None,
+    ) -> Tensor:
         """R of a batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
 
         Instead of a tensor, s may be a function x ↦ (points, scores), which is asked only for the
         examples that count: a network of scores then rests in the calls that compute nothing.
+        shared: a forward pass that the loss made at these weights, see :class:`SharedPass`.
         """
         if self.training and self.calls % self.every:
             self.calls += 1
             return x.new_zeros(())
-        size = len(x)
+        size, shared = len(x), shared or SharedPass()
         rows = random_part(size, self.fraction, self.generator(x.device)) if self.training else None
         if rows is not None:
             check_labels(y, x)
             x, y = x[rows], None if y is None else y[rows]
             s = s if callable(s) else s[rows]
+            shared = shared.rows(rows)
         if callable(s):
+            asked = x
             x, s = _asked(s, x)
-        terms, backend = self._residuals(model, x, y, s)
+            shared = shared if x is asked else shared.elsewhere()
+        terms, backend = self._residuals(model, x, y, s, shared)
         value = self._centred_square(terms)
         if rows is not None and self.centre.of_batch:
             value = value * variance_correction(len(rows), size)
@@ -156,7 +170,9 @@ class SteinPenalty(nn.Module):
                 f"this penalty has center={self.centre.kind!r} and would not use the constant; "
                 "build it with center='calibrated'"
             )
-        parts = [self._residuals(model, x, y, score(x))[0].residual for x, y, *_ in loader]
+        parts = [
+            self._residuals(model, x, y, score(x), SharedPass())[0].residual for x, y, *_ in loader
+        ]
         if not parts:
             raise ValueError("the loader gave no batch to calibrate on")
         r = torch.cat(parts)
@@ -166,7 +182,7 @@ class SteinPenalty(nn.Module):
         return Calibration(float(mean), spread, len(r))
 
     def _residuals(
-        self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor
+        self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor, shared: SharedPass
     ) -> tuple[Terms, Backend]:
         model = unwrapped(model)
         f = Probed(model, self.probe, y)
@@ -175,7 +191,7 @@ class SteinPenalty(nn.Module):
         check_labels(y, x)
         with (
             untouched_randomness(x.device),
-            batch_statistics(model, x, self.batchnorm),
+            batch_statistics(model, x, self.batchnorm, shared.statistics),
             frozen(model),
         ):
             backend, certain = (known, True) if known else self._choose(f, x)
@@ -184,11 +200,19 @@ class SteinPenalty(nn.Module):
                 probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
                 generator=self.generator(x.device), step=self.step, chunk=self.chunk,
                 separate=self.terms, check=known is None,
+                centre=self._centre(f, x, shared, look=known is None)
+                if backend == "difference" else None,
             )  # fmt: skip
         # One example alone cannot show what couples examples.
         if certain and isinstance(model, nn.Module) and len(x) > 1:
             self._known = (ref(model), torch.is_grad_enabled(), backend)
         return terms, backend
+
+    def _centre(self, f: Probed, x: Tensor, shared: SharedPass, *, look: bool) -> Tensor | None:
+        """f(x) from the pass of the loss, if that asked the same function."""
+        if shared.outputs is not None and (look or self._shares is None):
+            self._shares = shared.agrees(f, x)
+        return shared.values(f) if self._shares else None
 
     def _backend_known_for(self, model: Callable) -> Backend | None:
         """The backend, if the model was looked at before: looking costs time, once for each."""
@@ -253,7 +277,11 @@ class SteinPenalty(nn.Module):
             self._generator.set_state(random_state.cpu())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_known": None}  # a weak reference cannot be pickled
+        return {
+            **super().__getstate__(),
+            "_known": None,
+            "_shares": None,
+        }  # a weak reference cannot be pickled
 
     def extra_repr(self) -> str:
         shown = {

@@ -17,7 +17,7 @@ from .guards import Backend, UnsupportedLayer, check_structure, is_compiled, roo
 from .piecewise_linear import piecewise_linear
 from .plain_kernels import plain_kernels
 from .reverse import exact, reverse
-from .terms import Function, Operator, Terms
+from .terms import Function, Operator, Terms, full_precision
 from .watch import Watched
 
 logger = logging.getLogger("taser")
@@ -90,8 +90,12 @@ def residual_terms(
     chunk: int | None,
     separate: bool = False,
     check: bool = True,
+    centre: Tensor | None = None,
 ) -> Terms:
-    """The residual of every probe apart; `check` looks for layers that would falsify it."""
+    """The residual of every probe apart; `check` looks for layers that would falsify it.
+
+    centre: f(x), (B,), where it is known already; only a difference has a use for it.
+    """
     graph = torch.is_grad_enabled()
     x = _full_precision(x)
     s = _full_precision(s).to(x.dtype)
@@ -103,7 +107,7 @@ def residual_terms(
     # Half precision would drown the derivatives, so this is an island of full precision.
     with torch.autocast(x.device.type, enabled=False):
         if backend == "difference":
-            return difference(f, x, s, v, operator, step, chunk, separate)
+            return difference(f, x, s, v, operator, step, chunk, separate, centre)
         with torch.enable_grad(), plain_kernels():
             if backend == "piecewise_linear":
                 terms = piecewise_linear(_probed(f), x, s, v, operator, chunk)
@@ -117,11 +121,15 @@ def residual_terms(
 def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend, bool]:
     """The fastest backend that is right for f, and whether that is certain.
 
-    A difference is cheapest, but across a kink it sees another function; so a piecewise linear
-    network gets an exact route, and everything else a difference. Uncertain is a network whose
-    curvature cannot be seen at x, such as one whose last layer still is zero.
+    A difference is cheapest, but a second difference across a kink sees another function; so a
+    piecewise linear network gets an exact route to its Laplacian, and everything else a
+    difference. Uncertain is a network whose curvature cannot be seen at x, such as one whose last
+    layer still is zero.
     """
     if not isinstance(f, Probed):
+        return "difference", True
+    if operator == "first_order":
+        check_structure(f.model, "difference")
         return "difference", True
     check_structure(f.model, "difference")
     if any(map(is_compiled, roots(f.model))) or bending_layer(f.model):
@@ -136,7 +144,7 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend,
         return "difference", False
     if curved:
         return "difference", True
-    return ("piecewise_linear" if operator == "langevin" else "reverse"), True
+    return "piecewise_linear", True
 
 
 def _guarded(f: Function, x: Tensor, backend: Backend, graph: bool) -> Function:
@@ -161,8 +169,7 @@ def _probed(f: Function) -> Probed:
 
 def _full_precision(tensor: Tensor) -> Tensor:
     """Without a graph, at least float32, and usable by autograd wherever it was made."""
-    tensor = tensor.clone() if tensor.is_inference() else tensor.detach()
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return full_precision(tensor.clone() if tensor.is_inference() else tensor.detach())
 
 
 def _detached(terms: Terms) -> Terms:

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .guards import frozen, is_compiled, roots
+from .terms import full_precision
 
 Statistics = Literal["auto", "batch", "running"]
 
 
 @contextmanager
-def batch_statistics(model: Callable, x: Tensor, which: Statistics) -> Iterator[None]:
+def batch_statistics(
+    model: Callable, x: Tensor, which: Statistics, recorded: "Recorded | None" = None
+) -> Iterator[None]:
     """Let BatchNorms that are in training mode use the statistics of x, (B, *), held fixed.
 
     Mean and variance stay functions of the weights and become constants of the input: each
@@ -24,7 +27,8 @@ def batch_statistics(model: Callable, x: Tensor, which: Statistics) -> Iterator[
     running statistics the gradient would shrink such weights to no effect.
 
     To be entered before the model is put into evaluation mode. "auto" does this for whatever is in
-    training mode, "running" never, "batch" insists. One more forward pass.
+    training mode, "running" never, "batch" insists. It costs one more forward pass, unless the
+    statistics were recorded in a pass that the loss made anyway.
     """
     norms = [] if which == "running" else list(_training_norms(model))
     if which == "batch" and not norms:
@@ -32,12 +36,42 @@ def batch_statistics(model: Callable, x: Tensor, which: Statistics) -> Iterator[
     if not norms:
         yield
         return
-    fixed = _FixedStatistics({id(norm.running_mean) for norm in norms})
-    with frozen(model), fixed, torch.autocast(x.device.type, enabled=False):
-        model(x)
+    keys = {id(norm.running_mean) for norm in norms}
+    fixed = _FixedStatistics(keys)
+    if recorded is not None and keys <= recorded.kept.keys():
+        fixed.kept = recorded.kept
+    else:
+        with frozen(model), fixed, torch.autocast(x.device.type, enabled=False):
+            model(x)
     fixed.recording = False
     with fixed:
         yield
+
+
+class Recorded(TorchFunctionMode):
+    """Keeps mean and variance of what each BatchNorm sees in a pass that the loss makes anyway.
+
+    with Recorded(model) as recorded: loss = …; then penalty(…, recorded=recorded). The first pass
+    inside counts, and its graph: one backward pass of loss and penalty together serves both.
+    """
+
+    def __init__(self, model: Callable) -> None:
+        super().__init__()
+        self.norms = {id(norm.running_mean) for norm in _training_norms(model)}
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
+    ) -> Any:
+        if func is F.batch_norm and id(args[1]) in self.norms - self.kept.keys():
+            self.kept[id(args[1])] = _mean_and_variance(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each channel, in full precision."""
+    var, mean = torch.var_mean(full_precision(x), (0, *range(2, x.ndim)), correction=0)
+    return mean, var
 
 
 def _training_norms(model: Callable) -> Iterator[nn.modules.batchnorm._BatchNorm]:
@@ -78,12 +112,18 @@ class _FixedStatistics(TorchFunctionMode):
         momentum: float = 0.1,  # noqa: ARG002
         eps: float = 1e-5,
     ) -> Tensor:
-        """γ(x − μ)/√(v + ε) + β, as one multiplication and one addition for each channel."""
+        """γ(x − μ)/√(v + ε) + β, by the fused layer of evaluation mode.
+
+        That layer has no gradient to μ and v. With μ̄ and v̄ their values, held fixed, the same is
+        γ'(x − μ̄)/√(v̄ + ε) + β' with γ' = γ√((v̄ + ε)/(v + ε)), β' = β + γ'(μ̄ − μ)/√(v̄ + ε), whose
+        gradients go on to μ and v, at the price of a few numbers for each channel.
+        """
         if self.recording:
-            var, mean = torch.var_mean(x, (0, *range(2, x.ndim)), correction=0)
-            self.kept[id(running_mean)] = mean, var
+            self.kept[id(running_mean)] = _mean_and_variance(x)
         mean, var = self.kept[id(running_mean)]
-        scale = torch.rsqrt(var + eps) if weight is None else weight * torch.rsqrt(var + eps)
-        shift = -mean * scale if bias is None else bias - mean * scale
-        channels = (1, -1, *[1] * (x.ndim - 2))
-        return x * scale.view(channels) + shift.view(channels)
+        fixed_mean, fixed_var = mean.detach(), var.detach()
+        scale = torch.sqrt((fixed_var + eps) / (var + eps))
+        scale = scale if weight is None else weight * scale
+        shift = (fixed_mean - mean) * scale * torch.rsqrt(fixed_var + eps)
+        shift = shift if bias is None else bias + shift
+        return F.batch_norm(x, fixed_mean, fixed_var, scale, shift, False, 0.0, eps)

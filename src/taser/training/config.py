@@ -72,6 +72,9 @@ class RegulariserConfig:
         measured while λ ramps up.
     ramp
         The share of training over which λ grows from zero.
+    every, fraction
+        The penalty in each k-th step only, and on a random part of the batch: a quarter costs a
+        quarter, keeps the expected gradient and makes it noisier.
     score
         "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or a file written by
         `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
@@ -92,7 +95,7 @@ class RegulariserConfig:
     unbiased: bool = False
     batchnorm: Literal["auto", "running"] = "auto"
     every: int = 1
-    fraction: float = 1.0
+    fraction: float = 0.25
     score: str = "auto"
     timestep: int = 50
     sigma: float | None = None

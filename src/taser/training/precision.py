@@ -24,6 +24,11 @@ class Precision:
         self.device = device
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
 
+    @property
+    def half(self) -> bool:
+        """Whether the base loss computes in half precision."""
+        return DTYPES[self.name] is not None
+
     def autocast(self) -> AbstractContextManager:
         """The context of the attack and of the base loss."""
         dtype = DTYPES[self.name]

@@ -57,15 +57,18 @@ class Setup:
         return self.average.model if self.average else self.learner.module
 
 
-def set_up(config: Config) -> Setup:
-    """Build it all; the weights depend on the configuration and nothing else."""
+def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
+    """Build it all; the weights depend on the configuration and nothing else.
+
+    dataset: instead of the one that the configuration names.
+    """
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     # Buffers are not broadcast between the forwards of one step, which would change them in place.
     several = DistributedDataParallelKwargs(broadcast_buffers=False)
     accelerator = Accelerator(cpu=config.loop.device == "cpu", kwargs_handlers=[several])
     device, rank = accelerator.device, accelerator.process_index
-    dataset = build_data(config.data)
+    dataset = dataset or build_data(config.data)
     batches = _batches(config, dataset, device)
     network = architecture(config.model, dataset)
     torch.manual_seed(mixed(config.loop.seed, 0))

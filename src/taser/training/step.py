@@ -20,6 +20,7 @@ from taser.objectives import (
     perturbed,
     teacher_kl,
 )
+from taser.stein import SharedPass
 from taser.stein.guards import unwrapped
 from taser.stein.part import processes
 
@@ -102,20 +103,29 @@ class Learner:
         self, model: nn.Module, piece: Examples, weight: float, generator: torch.Generator
     ) -> tuple[Tensor, Numbers]:
         """L_base + λR + α·KL(f_θ0 ‖ f_θ), and its parts."""
-        with self.precision.autocast():
+        shared = SharedPass(self.module if self._penalised else None)
+        with self.precision.autocast(), shared:
             base = self.objective.loss(model, piece.x, piece.y, piece.moved)
+        if not self.precision.half:  # differences of half-precision outputs would drown
+            shared.outputs = base.clean
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
         if self.regulariser is not None:
             if isinstance(self.regulariser, Taser):
                 self.regulariser.penalty.calls = self.number  # `every` counts steps, not pieces
             r = self.unit * self.regulariser(
-                self.module, piece.x, piece.y, piece.s, generator=generator
+                self.module, piece.x, piece.y, piece.s, generator=generator, shared=shared
             )
             total, numbers = total + weight * r, {**numbers, "penalty": r.detach()}
         if self.teacher is not None and self.alpha:
             kl = self._teacher_kl(model, piece.x, base)
             total, numbers = total + self.alpha * kl, {**numbers, "teacher": kl.detach()}
         return total, {"loss": total.detach(), **numbers, **_accuracies(base, piece.y)}
+
+    @property
+    def _penalised(self) -> bool:
+        """Whether this step has a penalty, which a lazy one has not in each."""
+        every = self.regulariser.penalty.every if isinstance(self.regulariser, Taser) else 1
+        return self.regulariser is not None and self.number % every == 0
 
     def _teacher_kl(self, model: nn.Module, x: Tensor, base: Loss) -> Tensor:
         assert self.teacher is not None

@@ -1,0 +1,51 @@
+"""`taser bench`: what things cost on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .common import Out, progress_bar, show
+
+app = typer.Typer(help="What things cost on this machine.", no_args_is_help=True)
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all.")]
+Repetitions = Annotated[int, typer.Option(min=1, help="Of every measurement.")]
+
+
+@app.callback()
+def _group() -> None:
+    """What things cost on this machine."""
+
+
+@app.command()
+def overhead(
+    out: Out = Path("out/overhead"),
+    repetitions: Repetitions = 3,
+    threads: Threads = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")] = None,
+    width: Annotated[int | None, typer.Option(help="Only the network of this width.")] = None,
+    memory: Annotated[bool, typer.Option(help="Peak memory too, in processes of its own.")] = True,
+) -> None:
+    """TASER off, the paper's way and by default, on each method: half an hour on two cores.
+
+    Example: taser bench overhead --method standard --method pgd --width 16 --out out/overhead
+    """
+    import torch
+
+    from taser.report import overhead as report
+    from taser.studies.overhead import WORKLOADS, measure
+    from taser.studies.table_config import METHODS
+
+    if unknown := set(method or ()) - set(METHODS):
+        raise ValueError(f"methods are {', '.join(METHODS)}; got {', '.join(sorted(unknown))}")
+    workloads = [workload for workload in WORKLOADS if width in (None, workload.width)]
+    if not workloads:
+        widths = ", ".join(str(workload.width) for workload in WORKLOADS)
+        raise ValueError(f"the networks have widths {widths}; got {width}")
+    if threads:
+        torch.set_num_threads(threads)
+    with progress_bar() as progress:
+        result = measure(
+            workloads, method or METHODS, repetitions=repetitions, memory=memory, progress=progress
+        )
+    show(report.write(result, out), report.summary(result))

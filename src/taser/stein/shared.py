@@ -1,0 +1,67 @@
+"""A forward pass that the loss makes anyway, used again by the penalty."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from taser.probes import Probed
+
+from .statistics import Recorded
+
+TRIED = 4
+TOLERANCE = 1e-3
+
+
+class SharedPass:
+    """What the loss has computed already: BatchNorm's statistics, and the outputs at x.
+
+        with taser.SharedPass(model) as shared:
+            outputs = shared.outputs = model(x)
+        loss = cross_entropy(outputs, y) + lam * penalty(model, x, y, s, shared=shared)
+
+    The penalty then makes one pass less for the statistics and one less for f(x). Outputs of layers
+    that answer otherwise in evaluation mode, such as dropout, are left aside: at the first call a
+    few are compared with the model's own answers. Give no outputs in half precision, in which
+    differences drown. Loss and penalty share a graph, so they have to share one `backward`.
+    """
+
+    def __init__(self, model: Callable | None = None) -> None:
+        self.statistics = None if model is None else Recorded(model)
+        self.outputs: Tensor | None = None
+
+    def __enter__(self) -> "SharedPass":
+        if self.statistics is not None:
+            self.statistics.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.statistics is not None:
+            self.statistics.__exit__(*error)
+
+    def rows(self, rows: Tensor) -> "SharedPass":
+        """For a part of the batch; the statistics are those of the whole."""
+        return self._with(None if self.outputs is None else self.outputs[rows])
+
+    def elsewhere(self) -> "SharedPass":
+        """For other points than x: their outputs are not known."""
+        return self._with(None)
+
+    def agrees(self, f: Probed, x: Tensor) -> bool:
+        """Whether the outputs are those of the function that f asks, on a few examples."""
+        known, few = self.values(f), slice(TRIED)
+        if known is None or known.dtype != x.dtype:
+            return False
+        labels = None if f.y is None else f.y[few]
+        with torch.no_grad():
+            own = f.probe(f.model(x[few]), labels)
+            return bool((own - known[few]).abs().max() <= TOLERANCE * (1 + own.abs().max()))
+
+    def values(self, f: Probed) -> Tensor | None:
+        """f(x), (B,), with its graph."""
+        return None if self.outputs is None else f.probe(self.outputs, f.y)
+
+    def _with(self, outputs: Tensor | None) -> "SharedPass":
+        shared = SharedPass()
+        shared.statistics, shared.outputs = self.statistics, outputs
+        return shared

@@ -1,0 +1,106 @@
+"""A pass that the loss made, used again: the same penalty and gradient, with less work."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cases
+import taser
+from taser.stein.terms import Operator
+
+
+def gradient(model: nn.Module, case: cases.Case, *, share: bool, **options: object) -> Tensor:
+    """Of loss + penalty, in one backward pass; (P,)."""
+    penalty = taser.SteinPenalty(backend="difference", **options)  # type: ignore[arg-type]
+    with taser.SharedPass(model) as shared:
+        shared.outputs = model(case.x)
+    loss = nn.functional.cross_entropy(shared.outputs, case.y)
+    loss = loss + penalty(model, case.x, case.y, case.s, shared=shared if share else None)
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return torch.cat([g.flatten() for g in found if g is not None])
+
+
+@pytest.mark.parametrize("name", ["mlp", "batchnorm", "groupnorm", "layernorm", "attention"])
+def test_the_full_operator_is_the_same(name: str) -> None:
+    """f(x) is known, and nothing else changes: 1/t² magnifies the rounding of float64."""
+    case = cases.case(name)
+    model = case.model.train()
+    one, two = (gradient(model, case, share=share, step=0.01) for share in (True, False))
+    torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-8 * float(two.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["mlp", "batchnorm"])
+def test_a_one_sided_difference_is_wrong_by_the_order_of_its_step(name: str) -> None:
+    case = cases.case(name)
+    model = case.model.train()
+    right = gradient(model, case, share=False, operator="first_order", step=1e-4)
+    wrong = [
+        float((gradient(model, case, share=True, operator="first_order", step=t) - right).norm())
+        for t in (1e-2, 5e-3)
+    ]
+    assert wrong[0] > 1e-6
+    assert wrong[1] == pytest.approx(wrong[0] / 2, rel=0.05)
+
+
+def test_statistics_are_those_of_the_pass() -> None:
+    """Of the whole batch where the penalty sees a part of it, and only of the first pass."""
+    case = cases.case("batchnorm")
+    model = case.model.train()
+    seen: list[Tensor] = []
+    norm = next(module for module in model.modules() if isinstance(module, nn.BatchNorm2d))
+    norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with taser.SharedPass(model) as shared:
+        model(case.x)
+        model(case.x + 1)
+    assert shared.statistics is not None
+    mean, var = shared.statistics.kept[id(norm.running_mean)]
+    torch.testing.assert_close(mean, seen[0].mean((0, 2, 3)))
+    torch.testing.assert_close(var, seen[0].var((0, 2, 3), correction=0))
+    assert mean.requires_grad
+    before = len(seen)
+    taser.SteinPenalty(operator="first_order")(model, case.x[:2], case.y[:2], case.s[:2],
+                                               shared=shared)  # fmt: skip
+    assert [len(points) for points in seen[before:]] == [4]  # both sides of two examples, no more
+
+
+@pytest.mark.parametrize("operator", ["langevin", "first_order"])
+def test_passes_saved(operator: Operator) -> None:
+    """Two of three for statistics, f(x) and the difference at first order."""
+    case = cases.case("batchnorm")
+    counts = []
+    for share in (False, True):
+        model, rows = case.model.train(), []
+        handle = model.register_forward_pre_hook(lambda _, i, rows=rows: rows.append(len(i[0])))
+        penalty = taser.SteinPenalty(backend="difference", operator=operator)
+        for _ in range(2):  # the first call looks at the model
+            with taser.SharedPass(model) as shared:
+                shared.outputs = model(case.x)
+            rows.clear()
+            penalty(model, case.x, case.y, case.s, shared=shared if share else None)
+        handle.remove()
+        counts.append(sum(rows) // len(case.x))
+    assert counts == ([4, 2] if operator == "langevin" else [3, 1])
+
+
+def test_outputs_of_another_function_are_left_aside() -> None:
+    """With dropout the loss asks another function than the penalty, in evaluation mode."""
+    case = cases.case("mlp")
+    model = nn.Sequential(nn.Dropout(0.5), case.model).train()
+    own, shared = (gradient_of_penalty(model, case, share=share) for share in (False, True))
+    torch.testing.assert_close(own, shared, rtol=0, atol=0)
+
+
+def gradient_of_penalty(model: nn.Module, case: cases.Case, *, share: bool) -> Tensor:
+    torch.manual_seed(0)
+    with taser.SharedPass(model) as shared:
+        shared.outputs = model(case.x)
+    penalty = taser.SteinPenalty(operator="first_order")
+    return penalty(model, case.x, case.y, case.s, shared=shared if share else None)
+
+
+def test_without_a_network_to_watch() -> None:
+    case = cases.case("mlp")
+    with taser.SharedPass() as shared:
+        pass
+    penalty = taser.SteinPenalty(operator="first_order")
+    assert penalty(case.model, case.x, case.y, case.s, shared=shared) > 0
