@@ -49,3 +49,43 @@ def overhead(
             workloads, method or METHODS, repetitions=repetitions, memory=memory, progress=progress
         )
     show(report.write(result, out), report.summary(result))
+
+
+@app.command()
+def growth(
+    out: Out = Path("out/growth"), repetitions: Repetitions = 3, threads: Threads = None
+) -> None:
+    """Time and memory of a step against probes, batch, pixels and depth, with a plot.
+
+    Example: taser bench growth --out out/growth
+    """
+    import torch
+
+    from taser.report import growth as report
+    from taser.studies.growth import measure
+
+    if threads:
+        torch.set_num_threads(threads)
+    with progress_bar() as progress:
+        result = measure(repetitions=repetitions, progress=progress)
+    show(report.write(result, out), report.summary(result))
+
+
+@app.command()
+def switches(
+    out: Out = Path("out/switches"), repetitions: Repetitions = 5, threads: Threads = None
+) -> None:
+    """What each switch saves alone: of the attack in training, and of TASER's penalty.
+
+    Example: taser bench switches --threads 1 --out out/switches
+    """
+    import torch
+
+    from taser.report import switches as report
+    from taser.studies.switches import measure
+
+    if threads:
+        torch.set_num_threads(threads)
+    with progress_bar() as progress:
+        result = measure(repetitions=repetitions, progress=progress)
+    show(report.write(result, out), report.summary(result))

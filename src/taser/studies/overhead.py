@@ -3,7 +3,7 @@
 import platform
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -76,18 +76,25 @@ def images(size: int) -> Dataset:
     return Dataset("cifar10", split, split, split, tuple("0123456789"))
 
 
-def configuration(workload: Workload, method: str, mode: str) -> Config:
+def configuration(workload: Workload, method: str, overrides: Sequence[str]) -> Config:
     """The laptop recipe of the method at this size; it is the step that is measured."""
     size = [f"model.width={workload.width}", f"loop.batch={workload.batch}"]
-    return read_recipe(f"cifar10/{method}", [*size, *MODES[mode]])
+    return read_recipe(f"cifar10/{method}", [*size, *overrides])
 
 
-def stepper(workload: Workload, method: str, mode: str) -> Callable[[], None]:
-    """A training step as a function; as many as make up one round of a lazy penalty."""
-    config = configuration(workload, method, mode)
+def stepper(workload: Workload, method: str, mode: str) -> tuple[Callable[[], None], int]:
+    """Training steps as a function, as many as make up one round of a lazy penalty; how many."""
+    return stepper_of(workload, method, MODES[mode])
+
+
+def stepper_of(
+    workload: Workload, method: str, overrides: Sequence[str]
+) -> tuple[Callable[[], None], int]:
+    """The same for any settings."""
+    config = configuration(workload, method, overrides)
     setup = set_up(config, images(workload.batch))
     batch = next(iter(setup.batches))
-    x = batch.x.contiguous(memory_format=torch.channels_last)
+    x = batch.x.contiguous(memory_format=setup.layout)
 
     def round_of_steps() -> None:
         for number in range(config.regulariser.every):
@@ -97,12 +104,12 @@ def stepper(workload: Workload, method: str, mode: str) -> Callable[[], None]:
                 x, batch.y, None, generator, weight=1e-3, perturb=config.objective.awp
             )
 
-    return round_of_steps
+    return round_of_steps, config.regulariser.every
 
 
 def plain_pgd_loop(workload: Workload) -> Callable[[], None]:
     """PGD training as it is usually written: contiguous, nothing folded, nothing frozen."""
-    config = configuration(workload, "pgd", "off")
+    config = configuration(workload, "pgd", [])
     setup = set_up(config, images(workload.batch))
     model = setup.learner.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     batch = next(iter(setup.batches))
@@ -127,11 +134,14 @@ def plain_pgd_loop(workload: Workload) -> Callable[[], None]:
 
 
 def peak_memory(workload: Workload, method: str, mode: str, threads: int) -> int:
-    """Bytes of one step's peak, after one that allocates what stays."""
+    """Bytes of one step's peak: its activations, gradients and the optimiser's state.
+
+    A step on two examples before it loads and allocates what is loaded only once.
+    """
     torch.set_num_threads(threads)
-    step = stepper(workload, method, mode)
-    step()
-    return peak_growth(step)
+    warm_up, _ = stepper(replace(workload, batch=2), method, mode)
+    warm_up()
+    return peak_growth(stepper(workload, method, mode)[0])
 
 
 def measure(
@@ -168,17 +178,16 @@ def _times(
     workload: Workload, method: str, repetitions: int, tick: Callable[[str], None]
 ) -> list[Cost]:
     """Each mode's step, and for PGD the loop that everybody writes, right after one of "off"."""
-    rounds = {mode: configuration(workload, method, mode).regulariser.every for mode in MODES}
     steps = {mode: stepper(workload, method, mode) for mode in MODES}
     if method == "pgd":
-        steps[PLAIN_LOOP], rounds[PLAIN_LOOP] = plain_pgd_loop(workload), 1
-    for step in steps.values():
+        steps[PLAIN_LOOP] = plain_pgd_loop(workload), 1
+    for step, _ in steps.values():
         step()
+    off, _ = steps["off"]
     taken: dict[str, list[tuple[float, float]]] = {mode: [] for mode in steps}
     for _ in range(repetitions):
-        for mode, step in steps.items():
-            before = timed(steps["off"]) / rounds["off"]
-            seconds = timed(step) / rounds[mode]
+        for mode, (step, rounds) in steps.items():
+            before, seconds = timed(off), timed(step) / rounds
             taken[mode].append((seconds, seconds / before))
         tick(f"{workload.name}, {method}")
     costs = []
@@ -203,8 +212,8 @@ def _with_memory(workload: Workload, method: str, costs: list[Cost]) -> list[Cos
         if cost.mode in MODES
     }
     return [
-        Cost(**{**asdict(cost), "memory": peaks.get(cost.mode),
-                "memory_ratio": peaks[cost.mode] / max(1, peaks["off"])
-                if cost.mode in peaks else None})
+        replace(cost, memory=peaks[cost.mode], memory_ratio=peaks[cost.mode] / peaks["off"])
+        if cost.mode in peaks
+        else cost
         for cost in costs
-    ]  # fmt: skip
+    ]

@@ -163,7 +163,8 @@ class LoopConfig:
     where the hardware has it on a GPU, float32 otherwise. ema: decay of the averaged weights that
     are validated and kept as best (0: none). save_minutes: between checkpoints inside an epoch.
     device "auto" is what Accelerate finds. fold: attack with BatchNorm folded into convolutions,
-    which is the same function and faster.
+    which is the same function and faster. compile: have torch.compile make the attacked network
+    faster still, which takes a C++ compiler and up to a minute at the start.
     """
 
     epochs: int = 200
@@ -172,6 +173,7 @@ class LoopConfig:
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     channels_last: bool = True
     fold: bool = True
+    compile: bool = False
     ema: float = 0.0
     seed: int = 0
     save_minutes: float = 5.0

@@ -121,9 +121,7 @@ class _Run:
         size = len(batch.x) // processes()
         rows = slice(self.setup.rank * size, (self.setup.rank + 1) * size)
         x, s = batch.x[rows], None if batch.s is None else batch.s[rows]
-        if self.config.loop.channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return x, batch.y[rows], s
+        return x.contiguous(memory_format=self.setup.layout), batch.y[rows], s
 
     def _weight(
         self, step: int, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator

@@ -11,6 +11,7 @@ from torch import nn
 
 from taser import attacks
 from taser.data import Batches, Dataset
+from taser.models.layout import bears_channels_last
 from taser.stein.part import processes
 
 from .assemble import (
@@ -33,7 +34,10 @@ from .step import Learner
 
 @dataclass
 class Setup:
-    """What a run is made of. generator: of the regulariser's draws, seeded anew in each step."""
+    """What a run is made of.
+
+    generator: of the regulariser's draws, seeded anew in each step; layout: of batches of images.
+    """
 
     config: Config
     dataset: Dataset
@@ -45,6 +49,7 @@ class Setup:
     generator: torch.Generator
     device: torch.device
     rank: int
+    layout: torch.memory_format
 
     @property
     def steps(self) -> int:
@@ -77,8 +82,10 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
-    if config.loop.channels_last and dataset.train.is_images:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    last = config.loop.channels_last and dataset.train.is_images
+    last = last and bears_channels_last(model, device.type)
+    layout = torch.channels_last if last else torch.contiguous_format
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]
     generator = torch.Generator(device)
     learner = _learner(config, dataset, model, generator, device)
     average = Average(model, config.loop.ema) if config.loop.ema else None
@@ -87,7 +94,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     threat = build_threat(config.objective, dataset)
     attack = attacks.PGD(threat, check.steps, 2.5 * threat.epsilon / check.steps)
     return Setup(
-        config, dataset, network, batches, learner, average, attack, generator, device, rank
+        config, dataset, network, batches, learner, average, attack, generator, device, rank, layout
     )
 
 
@@ -128,5 +135,5 @@ def _learner(
         Precision(config.loop.precision, device), regulariser,
         unit_of(config.regulariser, regulariser), teacher, config.teacher.weight,
         config.objective.awp_gamma, config.objective.awp_with_penalty, config.optimiser.clip,
-        config.loop.accumulate, fold=config.loop.fold,
+        config.loop.accumulate, fold=config.loop.fold, compile=config.loop.compile,
     )  # fmt: skip

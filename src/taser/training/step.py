@@ -51,7 +51,8 @@ class Learner:
     model: as Accelerate prepared it, perhaps wrapped for several processes. unit: what R is
     multiplied with beside λ; alpha: the teacher's weight; gamma: of the weight perturbation;
     parts: how many pieces a batch is taken in; number: of the step, from zero; fold: attack a copy
-    of the model whose BatchNorms are folded, which is the same function and faster.
+    of the model whose BatchNorms are folded, which is the same function and faster; compile: and
+    compiled.
     """
 
     model: nn.Module
@@ -68,7 +69,9 @@ class Learner:
     parts: int = 1
     number: int = 0
     fold: bool = True
+    compile: bool = False
     _folded: Folded | None = None
+    _compiled: Callable[[Tensor], Tensor] | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -145,8 +148,15 @@ class Learner:
             pieces.append(Examples(x[rows], y[rows], scores, moved, len(rows) / len(x)))
         return pieces
 
-    def _attacked_model(self, x: Tensor) -> nn.Module:
+    def _attacked_model(self, x: Tensor) -> Callable[[Tensor], Tensor]:
         """The model as attacks ask it: in evaluation mode, with these weights."""
+        model = self._folded_model(x)
+        if not self.compile or isinstance(self.objective, Standard):
+            return model
+        self._compiled = self._compiled or torch.compile(model, dynamic=False)
+        return self._compiled
+
+    def _folded_model(self, x: Tensor) -> nn.Module:
         if not self.fold or isinstance(self.objective, Standard):
             return self.module
         if self._folded is None:

@@ -1,0 +1,14 @@
+"""What TASER costs, how that grows, and what each switch saves: `taser bench` in one go.
+
+    python benchmarks/overhead.py --out benchmarks/results
+
+Half an hour on two cores. The same as `taser bench overhead`, `growth` and `switches`.
+"""
+
+import sys
+
+from taser.cli import app
+
+if __name__ == "__main__":
+    for command in ("overhead", "growth", "switches"):
+        app(["bench", command, *sys.argv[1:]], standalone_mode=False)

@@ -1,0 +1,43 @@
+"""Which switch saves what."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from taser.files import write_atomically
+
+from .table import Table
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """One table for each group of settings."""
+    groups = dict.fromkeys(saving["group"] for saving in result["savings"])
+    return [_table(group, result) for group in groups]
+
+
+def _table(group: str, result: dict[str, Any]) -> Table:
+    own = [saving for saving in result["savings"] if saving["group"] == group]
+    cells = [
+        [s["name"], f"{1e3 * s['seconds']:.0f}", f"×{s['ratio']:.2f}",
+         f"{s['ratio_low']:.2f}–{s['ratio_high']:.2f}"]
+        for s in own
+    ]  # fmt: skip
+    return Table(
+        [group, "ms/step", f"against “{own[0]['name']}”", "range"],
+        cells,
+        f"{result['workload']}, {result['threads']} thread(s), torch {result['torch']}, medians of "
+        f"{result['repetitions']} interleaved repetitions.",
+    )
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """The last of each group."""
+    last = {saving["group"]: saving for saving in result["savings"]}
+    return [f"{group}: {s['name']} ×{s['ratio']:.2f}." for group, s in last.items()]
+
+
+def write(result: dict[str, Any], out: Path) -> Path:
+    """switches.json and switches.md in `out`; the path of the latter."""
+    write_atomically(out / "switches.json", json.dumps(result, indent=1) + "\n")
+    parts = "\n\n".join(table.markdown() for table in tables(result))
+    return write_atomically(out / "switches.md", f"# Which switch costs what\n\n{parts}")
