@@ -33,7 +33,8 @@ def run(variant: str, right: int, *, seed: int = 0, n: int = 100, method: str = 
     seconds = {"off": 0.001, "taser": 0.002}.get(variant, 0.0015)
     return RunResult({
         "method": method, "variant": variant, "seed": seed, "finetuned": False,
-        "seconds_per_example": seconds, "chosen": [], "records": [json.loads(record.to_json())],
+        "seconds_per_example": seconds, "chosen": [], "closer": {},
+        "records": [json.loads(record.to_json())],
     })  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
         methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm",),
         overrides=["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.steps=1",
                    "model.width=4", "loop.threads=1"],
-        scratch=("off",), finetune=["loop.epochs=1"],
+        scratch=("off",), finetune=["loop.epochs=1"], audited=10,
     )  # fmt: skip
     queue = Queue(tmp_path / "runs")
     queue.add(config.jobs())
@@ -176,8 +177,13 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     text = page.read_text()
     assert "Fine-tuned" in text
     assert "Trained from scratch" in text
+    assert "Accuracy against ε" in text
+    assert "Stein residuals" in text
+    assert "What is attacked" in text
+    assert "Configuration and versions" in text
     entries = json.loads((tmp_path / "rows.json").read_text())
     assert {(row["variant"], row["finetuned"]) for row in entries} == {
         ("off", False), ("off", True), ("taser", True)
     }  # fmt: skip
+    assert "not audited: an audit takes at least 30 examples" in text
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 3

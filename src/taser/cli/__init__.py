@@ -5,15 +5,22 @@ from typing import Annotated
 
 import typer
 
-from . import audit, bench, data, evaluate, score, shift, study, train
+from . import audit, bench, data, doctor, evaluate, score, shift, study, train
 from .common import Out, PlainErrors
+from .machine import Json, with_json
 
 app = typer.Typer(
     help="Robust training that follows the geometry of the data.",
     cls=PlainErrors,
     no_args_is_help=True,
+    epilog="Exit codes: 0 fine; 1 an error, such as bad input; 2 wrong usage; 3 a verdict against "
+    "the model (audit: do not trust; evaluate: less than --at-least); 130 stopped by Ctrl-C.",
     pretty_exceptions_enable=False,
 )
+for group in (study.app, bench.app):
+    for entry in group.registered_commands:
+        if entry.callback not in (None, study.work):  # which has no result of its own
+            entry.callback = with_json(entry.callback)
 app.add_typer(data.app, name="data")
 app.add_typer(score.app, name="score")
 app.add_typer(study.app, name="study")
@@ -24,6 +31,7 @@ app.command()(train.recipes)
 app.command()(evaluate.evaluate)
 app.command()(audit.audit)
 app.command()(shift.shift)
+app.command()(doctor.doctor)
 
 
 @app.callback(invoke_without_command=True)
@@ -43,29 +51,25 @@ def main(
 def demo(
     out: Out = Path("out/demo"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    json: Json = False,  # noqa: ARG001 — `show` knows of it
 ) -> None:
     """Train digits without and with TASER, attack, audit, and report: minutes, no download.
 
     Example: taser demo --out out/demo
     """
-    from taser.data import load
-    from taser.report import demo as pictures
+    from taser.report import demo as words
     from taser.report import method_study as report
-    from taser.studies.demo import look_closer
+    from taser.studies.table import results
     from taser.studies.table_config import read_table_config
 
-    from .common import progress_bar, show
+    from .common import show
 
-    config = read_table_config("studies/demo")
-    queue = study.run_queue(config, out, jobs, threads=1)
-    with progress_bar() as progress:
-        closer = look_closer(config, queue, load("digits"), progress)
+    queue = study.run_queue(read_table_config("studies/demo"), out, jobs, threads=1)
     rows = report.table_rows(queue)
-    lines = pictures.conclusion(rows, closer)
+    lines = words.conclusion(rows, results(queue))
     page = report.write(
-        queue, out, title="TASER on handwritten digits", extra=pictures.sections(closer),
-        conclusion=lines, paper=False,
-    )  # fmt: skip
+        queue, out, title="TASER on handwritten digits", conclusion=lines, paper=False
+    )
     typer.echo(report.tables(rows)[0].markdown())
     show(page, lines)
 
@@ -73,6 +77,7 @@ def demo(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Made by `taser study table`, finished or not.")],
+    json: Json = False,  # noqa: ARG001 — `show` knows of it
 ) -> None:
     """Make the report of a table anew, from the runs that are finished by now.
 

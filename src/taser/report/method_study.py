@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import taser
 from taser.files import write_atomically
@@ -12,6 +13,7 @@ from taser.studies.table import results
 from taser.studies.table_rows import Row, rows
 from taser.training.log import read_log
 
+from . import closer
 from .frontier import draw_frontier
 from .method_findings import summary
 from .method_search import search_section
@@ -64,9 +66,10 @@ def write(
     sections: list[tuple[str, Sequence[Block]]] = [
         ("Accuracy", ours),
         *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
-        ("Training", [_curves(queue)]), *extra, *search_section(queue),
+        ("Training", [_curves(queue)]), *extra, *closer.sections(queue), *search_section(queue),
         *([("Beside the paper", beside)] if paper else []),
         ("Findings of the evaluation", _findings(queue)),
+        ("Configuration and versions", _configuration(queue)),
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
     further = [block for _, blocks in extra for block in blocks if isinstance(block, Table)]
@@ -81,7 +84,7 @@ def write(
 def _curves(queue: Queue) -> Picture:
     logs: dict[str, dict[str, list]] = {}
     for name in queue.names():
-        job = json.loads((queue.folder / name / "job.json").read_text())
+        job = _job(queue, name)
         lines = read_log(queue.folder / name / "run")
         if lines and "candidate" not in job:
             kind = " (fine-tuned)" if job.get("finetuned") else ""
@@ -102,3 +105,20 @@ def _findings(queue: Queue) -> list[str]:
         for finding in evaluation.findings
     ]
     return found or ["The attacks reported nothing unusual."]
+
+
+def _configuration(queue: Queue) -> list[Block]:
+    """What the runs were asked, in short, and by which versions they were judged."""
+    runs = results(queue)
+    job = next(j for name in queue.names() if "evaluation" in (j := _job(queue, name)))
+    versions = runs[0].evaluations[0].provenance.versions
+    return [
+        f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's folder "
+        "holds its whole configuration, its log and its record.",
+        f"Evaluation: {job['evaluation']}.",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+    ]
+
+
+def _job(queue: Queue, name: str) -> dict[str, Any]:
+    return json.loads((queue.folder / name / "job.json").read_text())

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from taser.attacks import Threat
-from taser.data import Split
+from taser.data import Dataset, Split
 from taser.evaluation import Evaluation, evaluate
-from taser.training import load_trained, read_recipe, train
-from taser.training.assemble import build_data
+from taser.scores import DenoisingScore
+from taser.training import Config, load_trained, read_recipe, train
+from taser.training.assemble import build_data, build_score
 
+from .closer import audited, look_closer, plain_network
 from .queue import NotYet, Progress, Queue
 from .search import best
 
@@ -33,8 +35,11 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     }  # fmt: skip
     if "candidate" in job:
         return {**found, "candidate": job["candidate"]}
-    records = _judged(folder, build_data(config.data).test, job["evaluation"], progress)
-    return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records}
+    dataset = build_data(config.data)
+    records = _judged(folder, dataset.test, job["evaluation"], progress)
+    closer = _closer(folder, job, config, dataset, progress)
+    return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records,
+            "closer": closer}  # fmt: skip
 
 
 def chosen(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:
@@ -85,6 +90,24 @@ def _judged(
     ]  # fmt: skip
 
 
+def _closer(
+    folder: Path, job: dict[str, Any], config: Config, dataset: Dataset, progress: Progress | None
+) -> dict[str, Any]:
+    """What the report shows of the run beside its accuracies."""
+    model, test, judged = load_trained(folder / "run"), dataset.test, job["evaluation"]
+    threat = Threat(judged["norm"], judged["epsilon"])
+    try:
+        score = build_score(config.regulariser, dataset)
+    except ValueError:  # none ships for these data, and the recipe names none
+        score = None
+    known = score if isinstance(score, DenoisingScore) else None
+    found = look_closer(model, test, threat, known, progress)
+    if job["audited"]:
+        plain = plain_network(Queue(folder.parent), job["seed"])
+        found["audit"] = audited(model, test, threat, job["audited"], plain, progress)
+    return found
+
+
 def results(queue: Queue) -> list["RunResult"]:
     """Every finished run of a queue, without those of a search."""
     found = [queue.result(name) for name in queue.names()]
@@ -95,6 +118,7 @@ class RunResult:
     """One run's figures and its verdict on each example.
 
     evaluations: the records, that on the most examples first; the others are on some of these.
+    closer: accuracy over ε, residuals and an audit, as :mod:`taser.studies.closer` makes them.
     """
 
     def __init__(self, entry: dict[str, Any]) -> None:
@@ -104,6 +128,7 @@ class RunResult:
         self.finetuned: bool = entry["finetuned"]
         self.chosen: list[str] = entry["chosen"]
         self.seconds_per_example: float = entry["seconds_per_example"]
+        self.closer: dict[str, Any] = entry["closer"]
         self.evaluations = [Evaluation.from_json(json.dumps(each)) for each in entry["records"]]
 
     @property

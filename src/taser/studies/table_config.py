@@ -35,6 +35,8 @@ class TableConfig:
     n, epsilon, norm, attacks
         Of the evaluation, on the same n test examples for all. {"spsa": 100} as `fewer` tries an
         attack on fewer of them, where it is too slow for all.
+    audited
+        How many test examples the runs of the variant "taser" are audited on; none by default.
     """
 
     recipe: str = "digits"
@@ -53,6 +55,7 @@ class TableConfig:
     norm: str = "linf"
     attacks: tuple[str, ...] = ("autoattack", "spsa")
     fewer: dict[str, int] = field(default_factory=dict)
+    audited: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", fraction(self.epsilon))
@@ -123,6 +126,7 @@ class TableConfig:
         return {
             **self._job(method, variant, seed, more or []),
             "finetuned": more is not None, "evaluation": judged,
+            "audited": self.audited if variant == "taser" else 0,
             "choices": self._choices(method, variant),
         }  # fmt: skip
 

@@ -1,0 +1,172 @@
+"""Pictures of the runs of a table: accuracy over ε, residuals, attacked images; and audits."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from safetensors.torch import load_file
+from torch import Tensor
+
+from taser.scores import pretrained
+from taser.scores.pretrained import SHIPPED
+from taser.studies.queue import Queue
+from taser.studies.table import RunResult, results
+from taser.studies.table_config import job_name
+from taser.training import read_recipe
+from taser.training.assemble import build_data
+
+from .method_table import NAMES, VARIANTS
+from .page import Block, Picture, png
+from .table import Table
+
+SHOWN = 8
+CURVES = (
+    "Accuracy as ε grows, under PGD on the margin (20 steps, 2 starts: a quick bound from above) "
+    "on {n} test examples, first seed; dashed: the ε of the table. It should fall to zero."
+)
+RESIDUALS = (
+    "The residual σ s·∇m on {n} test examples, without and with TASER: what the penalty narrows is "
+    "how much the margin changes along directions off the data."
+)
+IMAGES = (
+    "Test images; what breaks the first network of the table; the difference; the score field "
+    "s(x), which points from where an image is to where images are."
+)
+
+
+def sections(queue: Queue) -> list[tuple[str, Sequence[Block]]]:
+    """What there is to see of the finished runs, of the first seed."""
+    runs = [run for run in results(queue) if run.closer]
+    first = [run for run in runs if run.seed == min(r.seed for r in runs)]
+    if not first:
+        return []
+    n = first[0].closer["curve"]["n"]
+    found: list[tuple[str, Sequence[Block]]] = [
+        ("Accuracy against ε", [Picture(png(_panels(first, _curve)), CURVES.format(n=n))])
+    ]
+    if any("residuals" in run.closer for run in first):
+        pairs = [run for run in first if run.variant in ("off", "taser")]
+        found.append(
+            ("Stein residuals", [Picture(png(_panels(pairs, _histogram)), RESIDUALS.format(n=n))])
+        )
+    images = _images(queue)
+    if images is not None:
+        found.append(("What is attacked", [Picture(png(images), IMAGES)]))
+    audits = audit_table(runs)
+    return [*found, *([("Can the figures be believed?", [audits])] if audits else [])]
+
+
+def audit_table(runs: Sequence[RunResult]) -> Table | None:
+    """The verdict on every run that was audited."""
+    cells = []
+    for run in runs:
+        audit = run.closer.get("audit")
+        if audit:
+            failed = [check["name"] for check in audit["checks"] if check["status"] == "failed"]
+            cells.append([_name(run), str(run.seed), audit["verdict"], ", ".join(failed) or "none",
+                          str(audit["n"])])  # fmt: skip
+    if not cells:
+        return None
+    caption = "Audits of the runs with TASER (fourteen checks): which speak against the figures."
+    return Table(["run", "seed", "verdict", "checks failed", "n"], cells, caption)
+
+
+def _name(run: RunResult) -> str:
+    kind = " (fine-tuned)" if run.finetuned else ""
+    return f"{NAMES.get(run.method, run.method)} {VARIANTS.get(run.variant, run.variant)}{kind}"
+
+
+def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, RunResult], None]) -> Figure:
+    """A panel for each method, everything of it in one."""
+    methods = list(dict.fromkeys((run.method, run.finetuned) for run in runs))
+    columns = min(3, len(methods))
+    lines = -(-len(methods) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.0 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False).flat
+    for axes, (method, finetuned) in zip(grid, methods, strict=False):
+        for run in runs:
+            if (run.method, run.finetuned) == (method, finetuned):
+                draw(axes, run)
+        kind = " (fine-tuned)" if finetuned else ""
+        axes.set_title(NAMES.get(method, method) + kind)
+        axes.legend(frameon=False, fontsize=8)
+    for axes in list(grid)[len(methods) :]:
+        axes.axis("off")
+    return figure
+
+
+def _curve(axes: Axes, run: RunResult) -> None:
+    curve = run.closer["curve"]
+    label = "method alone" if run.variant == "off" else VARIANTS.get(run.variant, run.variant)
+    axes.plot(curve["epsilons"], [100 * a for a in curve["accuracies"]], "o-", markersize=3,
+              label=label)  # fmt: skip
+    axes.axvline(run.evaluations[0].threat.epsilon, color="0.5", linestyle="--", linewidth=0.8)
+    axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
+
+
+def _histogram(axes: Axes, run: RunResult) -> None:
+    if "residuals" not in run.closer:
+        return
+    r = torch.tensor(run.closer["residuals"])
+    widest = float(r.abs().quantile(0.99))
+    name = "method alone" if run.variant == "off" else VARIANTS.get(run.variant, run.variant)
+    axes.hist(
+        r.numpy(), bins=50, range=(-widest, widest), alpha=0.6,
+        label=f"{name}: std {float(r.std()):.2g}",
+    )  # fmt: skip
+    axes.set(xlabel="residual", ylabel="test examples")
+
+
+def _images(queue: Queue) -> Figure | None:
+    """What broke the first run that was broken: clean, attacked, change, score."""
+    first = next((run for run in results(queue) if run.closer), None)
+    if first is None:
+        return None
+    home = queue.folder / job_name(first.method, first.variant, first.seed)
+    path = home / f"evaluation-{first.evaluations[0].n}" / "attacked.safetensors"
+    config = home / "run" / "config.yaml"
+    if not (path.exists() and config.exists()):  # only the records were kept
+        return None
+    data = read_recipe(config).data
+    record = first.evaluations[0]
+    broken = (record.clean & ~record.standing).nonzero()[:SHOWN, 0]
+    if data.name not in SHIPPED or len(broken) == 0:
+        return None
+    return _draw_images(data.name, *_broken(config, path, record.index, broken))
+
+
+def _broken(config: Path, path: Path, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    test = build_data(read_recipe(config).data).test
+    return test.rows(index[rows]), load_file(path)["x"][rows]
+
+
+def _draw_images(name: str, x: Tensor, attacked: Tensor) -> Figure:
+    scores = pretrained(name).at(timestep=50)(x)
+    change = attacked - x
+    grey = x.shape[1] == 1
+    lines = {
+        "image": x,
+        "attacked": attacked,
+        "change": _centred(change),
+        "score": _centred(scores),
+    }
+    figure = Figure(figsize=(1.1 * len(x), 4.6), layout="constrained")
+    grid = figure.subplots(len(lines), len(x), squeeze=False)
+    for axes, (label, images) in zip(grid, lines.items(), strict=True):
+        axes[0].set_ylabel(label)
+        signed = label in ("change", "score")
+        for place, image in zip(axes, images, strict=True):
+            picture = image.mean(0) if grey else image.permute(1, 2, 0).clamp(0, 1)
+            colours = "RdBu" if grey and signed else "gray"
+            place.imshow(picture.numpy(), cmap=colours, vmin=0, vmax=1)
+            place.set_xticks([])
+            place.set_yticks([])
+    return figure
+
+
+def _centred(field: Tensor) -> Tensor:
+    """Around 0.5, each as bright as it can be shown."""
+    size = field.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
+    return 0.5 + field / (2 * size)

@@ -1,0 +1,28 @@
+"""The paper's recipes, for one GPU and for eight, come as far as a dry run."""
+
+import pytest
+
+from taser.studies.overhead import images
+from taser.studies.table_config import METHODS
+from taser.training import estimate as estimation
+from taser.training import read_recipe
+from taser.training.setup import set_up
+
+
+@pytest.mark.parametrize("taser", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("family", "batch"), [("paper", 256), ("paper/eight", 1024)])
+def test_dry_run(
+    family: str, batch: int, method: str, taser: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a width that a test can bear; random pixels instead of CIFAR-10."""
+    monkeypatch.setattr(estimation, "ENOUGH", 0.0)
+    monkeypatch.setattr(estimation, "SMALLEST", 2)
+    overrides = ["model.width=8", "objective.steps=1", *["regulariser.name=taser"] * taser]
+    config = read_recipe(f"{family}/{method}", overrides)
+    assert (config.loop.batch, config.loop.epochs) == (batch, 200)
+    assert config.loop.batch % 8 == 0
+    found = estimation.estimate(set_up(config, images(2 * batch)))
+    assert found.steps == 200 * 2
+    assert found.seconds > 0
+    assert found.memory > 0
