@@ -26,8 +26,10 @@ def test_version_and_help() -> None:
 
 @pytest.mark.parametrize("study", ["toy1d", "manifold2d"])
 def test_studies_say_what_they_found_and_write_a_page(study: str, tmp_path: Path) -> None:
-    said = run("study", study, "--quick", "--out", tmp_path)
-    assert "TASER" in said
+    result = runner.invoke(app, ["study", study, "--quick", "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert "TASER" in result.stderr
+    assert result.stdout == (tmp_path / "results.json").read_text()
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert {"results.json", "table.md"} <= {path.name for path in tmp_path.iterdir()}
 

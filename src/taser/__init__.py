@@ -1,12 +1,34 @@
 """TASER: task-aware Stein regularisation, for robust training that follows the data's geometry."""
 
-from . import attacks, data, models, objectives, probes, scores, stein
-from .evaluation import evaluate
-from .stein import SharedPass, SteinPenalty, stein_residual
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import attacks, data, evaluation, models, objectives, probes, scores, stein, training
+    from .evaluation import evaluate
+    from .stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "attacks", "data", "evaluate", "models", "objectives", "probes",
-    "scores", "stein", "stein_residual",
+    "SharedPass", "SteinPenalty", "attacks", "data", "evaluate", "evaluation", "models",
+    "objectives", "probes", "scores", "stein", "stein_residual", "training",
 ]  # fmt: skip
+
+_HOME = {
+    "SharedPass": "stein", "SteinPenalty": "stein", "stein_residual": "stein",
+    "evaluate": "evaluation",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: `taser --help` and Tab should not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'taser' has no attribute {name!r}")
+    module = import_module(f".{_HOME.get(name, name)}", __name__)
+    globals()[name] = value = getattr(module, name) if name in _HOME else module
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

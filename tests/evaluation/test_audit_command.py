@@ -52,7 +52,7 @@ def run() -> Callable[..., str]:
     def run(*arguments: str | Path, code: int = 0) -> str:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert result.exit_code == code, result.output
-        return result.output
+        return result.stdout if "--json" in arguments else result.output
 
     return run
 
@@ -61,44 +61,45 @@ def test_an_honest_model_is_trusted(run: Callable[..., str], weights: Path, tmp_
     said = run(
         "audit", "--model", "cnn", "--option", "width=8", "--weights", weights, "--data", "digits",
         "--epsilon", "0.2", "--examples", "60", "--steps", "10", "--queries", "20",
-        "--no-surrogate", "--out", tmp_path, "--json", tmp_path / "copy.json",
+        "--no-surrogate", "--out", tmp_path,
     )  # fmt: skip
     assert "Verdict: trust" in said
     assert "Skipped: transfer" in said
-    record = json.loads((tmp_path / "copy.json").read_text())
+    record = json.loads((tmp_path / "results.json").read_text())
     assert record["verdict"] == "trust"
     assert record["threat"]["epsilon"] == 0.2
-    assert (tmp_path / "results.json").read_text() == (tmp_path / "copy.json").read_text()
     page = (tmp_path / "report.html").read_text()
     assert "random noise" in page
     assert "http" not in page
 
 
-def test_a_masked_model_has_exit_code_two(
+def test_a_masked_model_has_exit_code_three(
     run: Callable[..., str], weights: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "masked.py").write_text(MASKED)
-    said = run(
+    arguments = (
         "audit", "--model", f"{tmp_path}/masked.py:Masked", "--option", "scale=1e4", "--weights",
         weights, "--epsilon", "0.2", "--examples", "60", "--steps", "5", "--queries", "10",
-        "--out", tmp_path, code=2,
+        "--out", tmp_path,
     )  # fmt: skip
+    said = run(*arguments, code=3)
     assert "Verdict: do not trust" in said
     assert "Failed: gradients exist" in said
+    record = json.loads(run(*arguments, "--json", code=3))  # and nothing else there
+    assert record["verdict"] == "do not trust"
 
 
-def test_shift_says_what_was_skipped_and_told(
-    run: Callable[..., str], weights: Path, tmp_path: Path
-) -> None:
-    said = run(
+def test_shift_says_what_was_skipped_and_told(weights: Path, tmp_path: Path) -> None:
+    arguments = (
         "shift", "--model", "cnn", "--option", "width=8", "--weights", weights, "--examples", "60",
-        "--other", "digits", "--epsilon", "0.2", "--out", tmp_path,
-        "--json", tmp_path / "copy.json",
+        "--other", "digits", "--epsilon", "0.2", "--out", tmp_path, "--json",
     )  # fmt: skip
-    assert "Skipped: saturate" in said
-    assert "To tell corrupted (severity 3) inputs: AUROC" in said
-    record = json.loads((tmp_path / "copy.json").read_text())
-    assert len(record["out_of_distribution"]["detections"]) == 3 * 7
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    assert "Skipped: saturate" in result.stderr
+    assert "To tell corrupted (severity 3) inputs: AUROC" in result.stderr
+    assert result.stdout == (tmp_path / "results.json").read_text()
+    assert len(json.loads(result.stdout)["out_of_distribution"]["detections"]) == 3 * 7
     assert (tmp_path / "report.html").exists()
 
 

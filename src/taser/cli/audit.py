@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .common import Out, Root, progress_bar, show
+from .common import VERDICT, Out, Root, Seed, Threads, progress_bar, show
+from .machine import Json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,10 +22,6 @@ Options = Annotated[
 ]
 Epsilon = Annotated[str, typer.Option(help="How far an attack may go, such as 8/255.")]
 Norm = Annotated[Literal["linf", "l2"], typer.Option(help="In which norm.")]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the whole record to this file as well.")
-]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
 ENOUGH = 10_000  # training examples for a surrogate
 
 
@@ -35,30 +32,31 @@ def audit(
     option: Options = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
-    examples: Annotated[int, typer.Option(min=30, help="Of the test part.")] = 200,
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", min=30, help="Of the test part.")
+    ] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Of PGD.")] = 50,
     restarts: Annotated[int, typer.Option(min=1, help="Random starts of PGD.")] = 3,
     queries: Annotated[int, typer.Option(min=1, help="Of attacks without gradients.")] = 1000,
     surrogate: Annotated[
         bool, typer.Option(help="Train a quick undefended model on the training part, to transfer.")
     ] = True,
-    seed: int = 0,
+    seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/audit"),
-    json: Json = None,
+    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Ask of a model what the literature asks of a defence; the exit code says what came of it.
 
     Example: taser audit --model cnn --weights best.safetensors --data digits --epsilon 0.1
 
-    Exit code 0: trust, no check failed; 2: do not trust; 1: the audit could not be made. Killed
+    Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
     and started again, it goes on.
     """
     from taser.attacks import Threat
     from taser.evaluation.audit import audit as run
     from taser.evaluation.audit import undefended
-    from taser.files import write_atomically
     from taser.report import audit as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
@@ -77,11 +75,9 @@ def audit(
         )  # fmt: skip
     typer.echo(report.table(result).markdown())
     page = report.write(result, f"{model} on {dataset.name}, {threat}", out)
-    if json is not None:
-        write_atomically(json, (out / "results.json").read_text())
     show(page, report.summary(result))
     if result.verdict != "trust":
-        raise typer.Exit(2)
+        raise typer.Exit(VERDICT)
 
 
 def subject(

@@ -1,5 +1,6 @@
 """What every command shares: errors in one line, a progress bar, where results go."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +9,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from . import machine
+
+ERROR, USAGE, VERDICT, INTERRUPTED = 1, 2, 3, 130
+"""Exit codes beside 0: bad input, wrong usage, a verdict against the model, and Ctrl-C."""
+
 Out = Annotated[Path, typer.Option(help="Folder for the report, its figures and its numbers.")]
 Root = Annotated[
     Path | None, typer.Option(help="The cache; by default $TASER_CACHE or ~/.cache/taser.")
 ]
+Seed = Annotated[int, typer.Option(help="Of everything that is drawn at random.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all.")]
 
 
 class PlainErrors(TyperGroup):
@@ -22,21 +30,25 @@ class PlainErrors(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
+        except KeyboardInterrupt:
+            typer.secho("\ntaser: stopped", fg="red", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
             typer.secho(f"taser: {error}", fg="red", err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(ERROR) from None
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar in the terminal, fed by progress(done, total, label)."""
+    """A bar in the terminal, on stderr, fed by progress(done, total, label)."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeLeft())
-    with Progress(*columns, transient=True) as bar:
+    with Progress(*columns, transient=True, console=Console(file=sys.stderr)) as bar:
         task = bar.add_task("starting", total=None)
 
         def progress(done: int, total: int, label: str) -> None:
@@ -46,7 +58,9 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
 
 
 def show(page: Path, summary: list[str]) -> None:
-    """The findings in plain language, and where the rest is."""
+    """The findings in plain language, and where the rest is; with --json the numbers as well."""
     for line in summary:
         typer.echo(line)
     typer.echo(f"\nReport: {page}")
+    if machine.wanted():
+        machine.answer(machine.beside(page))

@@ -6,21 +6,29 @@ from typing import Annotated
 import typer
 
 from .common import Root, progress_bar
+from .machine import Json, answer
 
 app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(root: Root = None) -> None:
+def list_(json: Json = False, root: Root = None) -> None:
     """The data sets that have a name, and which are here.
 
     Example: taser data list
     """
     from taser.data import KNOWN, Fetchable, cached
 
+    ready = {
+        known.name: not isinstance(known, Fetchable) or cached(known.name, root=root) is not None
+        for known in KNOWN
+    }
+    if json:
+        answer([{"name": k.name, "ready": ready[k.name], "summary": k.summary} for k in KNOWN])
+        return
     for known in KNOWN:
-        ready = not isinstance(known, Fetchable) or cached(known.name, root=root)
-        typer.echo(f"{known.name:15} {'ready' if ready else 'fetch':6} {known.summary}")
+        state = "ready" if ready[known.name] else "fetch"
+        typer.echo(f"{known.name:15} {state:6} {known.summary}")
 
 
 @app.command()
@@ -58,6 +66,7 @@ def fetch(
 def info(
     name: Annotated[str, typer.Argument(help="A name, a folder of images, .npz, .csv, .parquet.")],
     target: Annotated[str | None, typer.Option(help="For a table: the column to predict.")] = None,
+    json: Json = False,
     root: Root = None,
 ) -> None:
     """What a data set holds: shapes, splits, classes.
@@ -68,6 +77,17 @@ def info(
 
     path = Path(name)
     dataset = load(path if path.suffix and path.exists() else name, root=root, target=target)
+    if json:
+        answer({
+            "name": dataset.name,
+            "task": dataset.task,
+            "input_shape": dataset.input_shape,
+            "splits": {part: len(split) for part, split in dataset.splits.items()},
+            "classes": dataset.classes,
+            "columns": dataset.columns,
+            "hash": dataset.hash,
+        })  # fmt: skip
+        return
     typer.echo(f"{dataset.name}: {dataset.task}, inputs {dataset.input_shape}")
     for part, split in dataset.splits.items():
         typer.echo(f"  {part:11} {len(split):7,}")

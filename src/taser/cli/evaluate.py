@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from .audit import Data, Epsilon, Json, Model, Norm, Options, Threads, Weights, subject
-from .common import Out, Root, progress_bar, show
+from .audit import Data, Epsilon, Model, Norm, Options, Weights, subject
+from .common import VERDICT, Out, Root, Seed, Threads, progress_bar, show
+from .machine import Json
 
 CURVE = 200  # examples for the curve against ε
 
@@ -18,8 +19,10 @@ def evaluate(
     option: Options = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
-    n: Annotated[int, typer.Option(min=1, help="Examples: the same for every model.")] = 1000,
-    first: Annotated[bool, typer.Option("--first", help="The first n, not a draw.")] = False,
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", "--n", min=1, help="The same for every model.")
+    ] = 1000,
+    first: Annotated[bool, typer.Option("--first", help="The first ones, not a draw.")] = False,
     attacks: Annotated[
         str, typer.Option(help="autoattack, spsa, spsa-strong, pgd, fgsm, noise, apgd-ce, …")
     ] = "autoattack,spsa",
@@ -30,11 +33,13 @@ def evaluate(
     at_least: Annotated[
         float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent stand.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples attacked at once.")] = 100,
-    seed: int = 0,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
+    ] = 100,
+    seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/evaluate"),
-    json: Json = None,
+    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Accuracy under attack, example by example; killed and started again, it goes on.
@@ -48,18 +53,19 @@ def evaluate(
     from taser.evaluation import evaluate as run
     from taser.evaluation.answers import answers
     from taser.evaluation.curve import accuracy_curve
-    from taser.files import write_atomically
     from taser.report import evaluation as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
     free = unbounded or not dataset.test.is_images
     low, high = (None, None) if free else (0.0, 1.0)
     threat = Threat(norm, epsilon, low, high)  # type: ignore[arg-type]
-    x, y = (dataset.test.x[:n], dataset.test.y[:n]) if first else (dataset.test.x, dataset.test.y)
+    x, y = dataset.test.x, dataset.test.y
+    if first:
+        x, y = x[:examples], y[:examples]
     with progress_bar() as progress:
         result = run(
-            network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","), n=n,
-            seed=seed, batch_size=batch_size, out=out, progress=progress,
+            network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
+            n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
         )  # fmt: skip
         x = x[result.index]
         drawn = (
@@ -72,10 +78,8 @@ def evaluate(
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
     assert result.attacked is not None
-    said = answers(network, result.attacked, batch_size)
+    said = answers(network, result.attacked, batch)
     page = report.write(result, title, out, x=x, answers=said, curve=drawn)
-    if json is not None:
-        write_atomically(json, result.to_json() + "\n")
     show(page, report.summary(result))
     if at_least is not None and 100 * result.robust_accuracy < at_least:
-        raise typer.Exit(3)
+        raise typer.Exit(VERDICT)

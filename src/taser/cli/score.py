@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .common import Out, Root, progress_bar, show
+from .common import Out, Root, Seed, Threads, progress_bar, show
+from .machine import Json
 
 app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
 
@@ -14,17 +15,17 @@ app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_he
 def fit(
     out: Annotated[Path, typer.Option(help="The file to write, *.safetensors.")],
     data: Annotated[str, typer.Option(help="A data set, as for `taser data info`.")] = "digits",
-    steps: Annotated[int, typer.Option(min=1)] = 1000,
+    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 1000,
     minutes: Annotated[float | None, typer.Option(help="Stop after this long at most.")] = None,
-    batch: Annotated[int, typer.Option(min=1)] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 64,
     width: Annotated[int, typer.Option(min=1, help="Channels at full resolution.")] = 16,
     levels: Annotated[int, typer.Option(min=1, help="Resolutions, each half the last.")] = 2,
     blocks: Annotated[int, typer.Option(min=1, help="Residual blocks at each resolution.")] = 1,
     patch: Annotated[int, typer.Option(min=1, help="Fold patches into channels first.")] = 1,
     flip: Annotated[bool, typer.Option(help="Mirror half of the images.")] = False,
     half: Annotated[bool, typer.Option(help="Store half-precision weights.")] = False,
-    seed: int = 0,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    seed: Seed = 0,
+    threads: Threads = None,
     root: Root = None,
 ) -> None:
     """Train a denoiser on the training part of a data set; started again, it goes on.
@@ -59,7 +60,10 @@ def check(
     model: Annotated[Path, typer.Argument(help="A file written by `taser score fit`.")],
     data: Annotated[str, typer.Option(help="The data set it was fitted to.")] = "digits",
     out: Out = Path("out/score"),
-    examples: Annotated[int, typer.Option(min=2, help="Held-out examples.")] = 1000,
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", min=2, help="Held-out examples.")
+    ] = 1000,
+    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Measure a score model on held-out data: error, Stein identity, kernel test, samples.

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .audit import Data, Epsilon, Json, Model, Norm, Options, Threads, Weights, chosen, subject
-from .common import Out, Root, progress_bar, show
+from .audit import Data, Epsilon, Model, Norm, Options, Weights, chosen, subject
+from .common import Out, Root, Seed, Threads, progress_bar, show
+from .machine import Json
 
 if TYPE_CHECKING:
     from taser.data import Dataset
@@ -30,12 +31,14 @@ def shift(
     ] = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
-    examples: Annotated[int, typer.Option(min=2, help="Of the test part.")] = 1000,
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", min=2, help="Of the test part.")
+    ] = 1000,
     severity: Annotated[int, typer.Option(min=1, max=5, help="Of corruptions to be told.")] = 3,
-    seed: int = 0,
+    seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/shift"),
-    json: Json = None,
+    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Accuracy under corruptions, and whether the Stein residual tells foreign inputs.
@@ -52,7 +55,6 @@ def shift(
     from taser.evaluation.out_of_distribution import out_of_distribution, shaped_like
     from taser.evaluation.shift import mixed
     from taser.evaluation.shift import shift as run
-    from taser.files import write_atomically
     from taser.report import shift as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
@@ -80,8 +82,6 @@ def shift(
     typer.echo(report.table(result).markdown())
     typer.echo(report.signs_table(detection).markdown())
     page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0])
-    if json is not None:
-        write_atomically(json, (out / "results.json").read_text())
     show(page, report.summary(result, detection))
 
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .common import progress_bar
+from .common import Threads, progress_bar
+from .machine import Json, answer
 
 Recipe = Annotated[
     str, typer.Option(help="A YAML file, or a name from `taser recipes` such as digits/pgd.")
@@ -21,7 +22,6 @@ DryRun = Annotated[
 Taser = Annotated[
     bool | None, typer.Option("--taser/--no-taser", help="Switch the recipe's TASER on or off.")
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
 
 
 def train(
@@ -64,7 +64,7 @@ def finetune(
     _run(recipe, [*settings, *(overrides or [])], out, dry_run)
 
 
-def recipes() -> None:
+def recipes(json: Json = False) -> None:
     """The recipes that ship with the package, and what each is for.
 
     Example: taser recipes
@@ -72,6 +72,9 @@ def recipes() -> None:
     from taser.training.recipes import shipped_recipes
 
     listed = shipped_recipes()
+    if json:
+        answer(listed)
+        return
     wide = max(map(len, listed))
     for name, summary in listed.items():
         typer.echo(f"{name:{wide}}  {summary}")

@@ -1,0 +1,67 @@
+"""`taser doctor` says what is here and what is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from taser.cli import installation
+from test_cli import run
+
+
+def test_all_that_is_needed_is_here(tmp_path: Path) -> None:
+    said = run("doctor", "--root", tmp_path)
+    for word in ("torch", "taser data fetch cifar10", "known:mnist-lenet5", "threads", "compile"):
+        assert word in said
+    assert "All that is needed is here" in said
+
+
+def test_the_cache_is_weighed(tmp_path: Path) -> None:
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "x_train.npy").write_bytes(b"12345")  # not whole
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mnist_lenet5_clntrained.pt").write_bytes(b"123")
+    found = json.loads(run("doctor", "--json", "--root", tmp_path))["cache"]
+    assert found["folder"] == str(tmp_path)
+    assert found["bytes"] == 8
+    assert found["holds"]["cifar10"] == {"ready": False, "bytes": 5}
+    assert found["holds"]["known:mnist-lenet5"] == {"ready": True, "bytes": 3}
+
+
+@pytest.mark.parametrize("version", [None, "2.5.9"])
+def test_what_is_missing_or_old_is_an_error(
+    version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = installation._version
+    monkeypatch.setattr(
+        installation, "_version", lambda name: version if name == "torch" else known(name)
+    )
+    said = run("doctor", code=1)
+    assert f"{'torch':13} {version or '–'}  MISSING: at least 2.6" in said
+    found = json.loads(run("doctor", "--json", code=1))
+    assert not found["ok"]
+    assert found["device"] is None
+
+
+def test_a_missing_extra_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = installation._version
+    monkeypatch.setattr(
+        installation, "_version", lambda name: None if name == "diffusers" else known(name)
+    )
+    assert "pip install 'taser[diffusers]'" in run("doctor")
+
+
+def test_every_extra_of_the_package_is_explained() -> None:
+    extras = {extra for _, _, extra in installation._requirements() if extra}
+    assert extras - {"dev", "docs"} == set(installation.EXTRAS)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "enough"),
+    [("2.13.0+cpu", "2.6", True), ("2.6", "2.6.0", False), ("2.6.0rc1", "2.6", True),
+     ("1.9", "1.10", False), (None, None, False), ("1", None, True)],
+)  # fmt: skip
+def test_versions_are_compared_as_numbers(
+    found: str | None, wanted: str | None, enough: bool
+) -> None:
+    assert installation._enough(found, wanted) == enough
