@@ -164,7 +164,7 @@ def test_unknown_keys_are_refused(tmp_path: Path) -> None:
 
 def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     config = TableConfig(
-        methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm",),
+        methods=("standard",), n=60, epsilon=0.1, attacks=("fgsm",),
         overrides=["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.steps=1",
                    "model.width=4", "loop.threads=1"],
         scratch=("off",), finetune=["loop.epochs=1"], audited=10,

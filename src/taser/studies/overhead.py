@@ -77,9 +77,13 @@ def images(size: int) -> Dataset:
 
 
 def configuration(workload: Workload, method: str, overrides: Sequence[str]) -> Config:
-    """The laptop recipe of the method at this size; it is the step that is measured."""
-    size = [f"model.width={workload.width}", f"loop.batch={workload.batch}"]
-    return read_recipe(f"cifar10/{method}", [*size, *overrides])
+    """The laptop recipe of the method at this size, with the paper's activation."""
+    size = [
+        f"model.width={workload.width}",
+        f"loop.batch={workload.batch}",
+        "model.activation=relu",
+    ]
+    return read_recipe(f"cifar10/{method}", [*size, "model.activation=relu", *overrides])
 
 
 def stepper(workload: Workload, method: str, mode: str) -> tuple[Callable[[], None], int]:
