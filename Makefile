@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: $(READY)  ## run the main job on data that needs no download, and write a report
 	$(BIN)/taser demo --out out/demo
@@ -20,6 +20,15 @@ lint: $(READY)
 bench: $(READY)  ## measure again what benchmarks/results/ holds (about 15 minutes)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
 
+# MkDocs Material would print a note about a future MkDocs at each build.
+docs: .venv/.docs  ## the documentation as pages, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html, or, to search as well: python3 -m http.server -d site"
+
+.venv/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 # The constraints pin torch, without which pip would take a CUDA build of several gigabytes.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -27,4 +36,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv out site .pytest_cache .mypy_cache .ruff_cache
