@@ -46,8 +46,9 @@ def overhead(
         torch.set_num_threads(threads)
     with progress_bar() as progress:
         result = measure(
-            workloads, method or METHODS, repetitions=repetitions, memory=memory, progress=progress
-        )
+            workloads, method or METHODS, repetitions=repetitions, memory=memory,
+            progress=progress, keep=lambda so_far: report.write(so_far, out),
+        )  # fmt: skip
     show(report.write(result, out), report.summary(result))
 
 

@@ -155,8 +155,12 @@ def measure(
     repetitions: int = 3,
     memory: bool = True,
     progress: Progress | None = None,
+    keep: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Every method in every mode, repetitions interleaved; JSON."""
+    """Every method in every mode, repetitions interleaved; JSON.
+
+    keep: called with what there is so far, after each method.
+    """
     total, steps = len(workloads) * len(methods) * (repetitions + memory), count(1)
 
     def tick(label: str) -> None:
@@ -171,6 +175,11 @@ def measure(
                 found = _with_memory(workload, method, found)
                 tick(f"{workload.name}, {method}: memory")
             costs += found
+            keep(_record(costs, repetitions))
+    return _record(costs, repetitions)
+
+
+def _record(costs: Sequence[Cost], repetitions: int) -> dict[str, Any]:
     return {
         "torch": torch.__version__, "machine": platform.machine(),
         "threads": torch.get_num_threads(), "repetitions": repetitions,
