@@ -10,6 +10,7 @@ from .pgd import input_gradient
 from .protocol import Model
 from .quiet import quiet
 from .threat import Threat
+from .words import in_words
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class FGSM:
     threat: Threat = field(default_factory=Threat)
     loss: AttackLoss = cross_entropy
     name: str = "fgsm"
+
+    def __repr__(self) -> str:
+        return in_words(self)
 
     @property
     def passes(self) -> int:

@@ -9,6 +9,7 @@ from .losses import AttackLoss, margin
 from .protocol import Model
 from .quiet import quiet
 from .threat import Threat
+from .words import in_words
 from .worst import Worst
 
 
@@ -32,6 +33,9 @@ class RestartedPGD:
     loss: AttackLoss = margin
     random_start: bool = True
     name: str = "pgd"
+
+    def __repr__(self) -> str:
+        return in_words(self)
 
     def __post_init__(self) -> None:
         for option in ("steps", "restarts"):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .protocol import Attack, Model
 from .threat import Threat
+from .words import in_words
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Transfer:
     attack: Attack
     surrogate: Model
     name: str = "transfer"
+
+    def __repr__(self) -> str:
+        return in_words(self)
 
     @property
     def threat(self) -> Threat:

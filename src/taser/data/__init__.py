@@ -1,6 +1,7 @@
 """Data sets as tensors in [0, 1], with fixed splits, and batches out of them."""
 
-from .batches import Augmentation, Batch, Batches
+from .batch import Batch
+from .batches import Augmentation, Batches
 from .cache import DamagedCache, Manifest, cache_root, cached
 from .crop_and_flip import CropAndFlip
 from .dataset import Dataset

@@ -1,30 +1,14 @@
 """Batches out of one tensor, in an order that a resumed run finds again."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .batch import Batch
 from .split import Split
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split.
-
-    Can be taken apart: x, y, s, index = batch.
-    """
-
-    x: Tensor
-    y: Tensor
-    s: Tensor | None
-    index: Tensor
-
-    def __iter__(self) -> Iterator[Tensor | None]:
-        return iter((self.x, self.y, self.s, self.index))
 
 
 class Augmentation(Protocol):
@@ -91,6 +75,12 @@ class Batches:
         self.drop_last = drop_last
         self.epoch = 0
         self.position = 0  # batches of this epoch that were handed out
+
+    def __repr__(self) -> str:
+        return (
+            f"Batches({len(self.y):,} examples by {self.batch_size}, seed={self.seed}; "
+            f"at epoch {self.epoch}, batch {self.position} of {len(self)})"
+        )
 
     def __len__(self) -> int:
         """Batches in one epoch."""

@@ -1,7 +1,7 @@
 """What it takes to be a data set with a name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class Embedded:
 
     name: str
     summary: str
-    parts: Callable[[], Parts]
+    parts: Callable[[], Parts] = field(repr=False)
 
     def read(self, root: Path | str | None, *, verify: bool) -> Parts:  # noqa: ARG002
         """The examples; there is no cache to look at and nothing to verify."""
@@ -53,8 +53,8 @@ class Fetchable:
     train: int
     test: int
     sha256: str
-    layouts: tuple[Layout, ...]
-    transports: tuple[Transport, ...]
+    layouts: tuple[Layout, ...] = field(repr=False)
+    transports: tuple[Transport, ...] = field(repr=False)
 
     @property
     def bytes(self) -> int:

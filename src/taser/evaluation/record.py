@@ -16,7 +16,7 @@ from .verdicts import Verdicts
 FORMAT = 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """A model judged on n examples.
 
@@ -33,6 +33,14 @@ class Evaluation:
     findings: tuple[Finding, ...]
     provenance: Provenance
     attacked: Tensor | None = None
+
+    def __repr__(self) -> str:
+        attacks = ", ".join(f"{name} {100 * v.accuracy:.1f} %" for name, v in self.attacks.items())
+        return (
+            f"Evaluation({self.threat}, n={self.n}: clean {100 * self.clean_accuracy:.1f} %, "
+            f"{attacks}, worst case {100 * self.robust_accuracy:.1f} %; "
+            f"{len(self.findings)} findings)"
+        )
 
     @property
     def n(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verdicts:
     """One attack's result on each example.
 
@@ -22,6 +22,10 @@ class Verdicts:
     stage: Tensor
     stages: tuple[str, ...]
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        right = f"{int(self.standing.sum())} of {len(self.standing)} stand"
+        return f"Verdicts({right}; stages {', '.join(self.stages)}; {self.seconds:.1f} s)"
 
     @property
     def accuracy(self) -> float:

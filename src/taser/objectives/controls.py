@@ -39,6 +39,9 @@ class GradientPenalty(nn.Module):
         super().__init__()
         self.probe: Probe = Margin() if probe is None else probe
 
+    def extra_repr(self) -> str:
+        return f"probe={self.probe!r}"
+
     def forward(
         self,
         model: Model,
@@ -67,6 +70,9 @@ class JacobianPenalty(nn.Module):
         if projections < 1:
             raise ValueError(f"projections should be at least 1; got {projections}")
         self.projections = projections
+
+    def extra_repr(self) -> str:
+        return f"projections={self.projections}"
 
     def forward(
         self,

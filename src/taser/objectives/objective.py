@@ -10,7 +10,7 @@ from torch import Tensor
 Model = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Loss:
     """A scalar to minimise, its parts by name, and the outputs that were computed on the way.
 
@@ -22,6 +22,10 @@ class Loss:
     parts: dict[str, Tensor] = field(default_factory=dict)
     clean: Tensor | None = None
     attacked: Tensor | None = None
+
+    def __repr__(self) -> str:
+        parts = "".join(f", {name}={float(part.mean()):.4g}" for name, part in self.parts.items())
+        return f"Loss({float(self.total):.4g}{parts})"
 
 
 class Objective(ABC):

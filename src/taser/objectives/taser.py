@@ -62,6 +62,9 @@ class Taser(nn.Module):
         self.score = score
         self.at: At = at
 
+    def extra_repr(self) -> str:
+        return f"at={self.at!r}"
+
     def forward(
         self,
         model: Model,

@@ -1,7 +1,7 @@
 """What a probe is, and the network seen through it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ class Probed:
 
     model: Callable[[Tensor], Tensor]
     probe: Probe
-    y: Tensor | None = None
+    y: Tensor | None = field(default=None, repr=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.probe(self.model(x), self.labels(len(x)))

@@ -31,6 +31,9 @@ class Affine(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
 
+    def extra_repr(self) -> str:
+        return f"scale={self.scale.tolist()}, shift={self.shift.tolist()}"
+
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """s_x at x: (B, *) → (B, *), detached."""

@@ -108,6 +108,10 @@ class Denoiser(nn.Module):
         denoiser.load_state_dict(state)
         return denoiser.eval()
 
+    def __repr__(self) -> str:
+        """One line; the layers are in `.network`."""
+        return f"Denoiser({self.extra_repr()})"
+
     def extra_repr(self) -> str:
         size = sum(p.numel() for p in self.parameters()) / 1e6
         return f"event_shape={self.event_shape}, {size:.2f} M parameters"

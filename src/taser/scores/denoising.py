@@ -44,8 +44,12 @@ class DenoisingScore(nn.Module):
         moved = x + self.sigma * noise
         return moved, self(moved)
 
-    def extra_repr(self) -> str:
-        return f"sigma={self.sigma:g}"
+    def __repr__(self) -> str:
+        """One line: the layers of a diffusion model would fill pages."""
+        size = sum(parameter.numel() for parameter in self.parameters()) / 1e6
+        network = next((type(part).__name__ for part in self.children()), None)
+        by = f"{network}, {size:.2f} M parameters" if network else "a function"
+        return f"DenoisingScore(sigma={self.sigma:g}, by {by})"
 
 
 class Scaled(nn.Module):

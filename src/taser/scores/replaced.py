@@ -25,6 +25,9 @@ class Replaced(nn.Module):
         self.score = score
         self.with_: Replacement = with_
 
+    def extra_repr(self) -> str:
+        return f"with_={self.with_!r}"
+
     @property
     def sigma(self) -> float:
         """The noise level of the score that is replaced."""

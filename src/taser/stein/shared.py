@@ -30,6 +30,11 @@ class SharedPass:
         self.statistics = None if model is None else Recorded(model)
         self.outputs: Tensor | None = None
 
+    def __repr__(self) -> str:
+        outputs = None if self.outputs is None else tuple(self.outputs.shape)
+        known = "with" if self.statistics is not None else "without"
+        return f"SharedPass({known} BatchNorm's statistics, outputs={outputs})"
+
     def __enter__(self) -> "SharedPass":
         if self.statistics is not None:
             self.statistics.__enter__()

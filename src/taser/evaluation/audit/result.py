@@ -19,7 +19,7 @@ class Point:
     accuracy: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """What the checks said of a model.
 
@@ -35,6 +35,15 @@ class Audit:
     asked: int
     findings: tuple[Finding, ...]
     settings: dict[str, Any]
+
+    def __repr__(self) -> str:
+        failed = (
+            f"; failed: {', '.join(check.name for check in self.failed)}" if self.failed else ""
+        )
+        return (
+            f"Audit({self.verdict}: {len(self.checks)} checks, {len(self.failed)} failed, "
+            f"{len(self.skipped)} skipped; {self.threat}, n={self.n} of {self.asked}{failed})"
+        )
 
     @property
     def verdict(self) -> Verdict:
