@@ -1,11 +1,20 @@
 """The examples do what they say, at the size they say."""
 
+import ast
 import importlib
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_an_example_is_short_and_says_how_to_run_it(script: Path) -> None:
+    text = script.read_text()
+    assert len(text.splitlines()) < 100
+    assert f"python examples/{script.name}" in (ast.get_docstring(ast.parse(text)) or "")
 
 
 def test_two_lines_lower_the_residual_variance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +43,47 @@ def test_a_regression_errs_less_under_attack(monkeypatch: pytest.MonkeyPatch) ->
     plain, taser = regression.train(0.0), regression.train(0.1)
     assert taser["clean"] < plain["clean"] + 0.02 < 0.6
     assert taser["attacked"] < 0.95 * plain["attacked"]
+
+
+def test_fine_tuning_keeps_the_answers_and_gains_under_attack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    finetune = importlib.import_module("finetune")
+    model = finetune.finished()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plain, tuned = (finetune.judge(finetune.finetune(model, lam), model) for lam in (0.0, 1e-4))
+    assert tuned["agreement"] > 0.97
+    assert tuned["clean"] > plain["clean"] - 0.01
+    assert tuned["attacked"] > plain["attacked"] + 0.05
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_audit_tells_hidden_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under PGD the quantised network looks better; the audit says which of them to believe."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("audit")
+    honest, quantised = example.models().values()
+    assert example.claimed(quantised) > example.claimed(honest) + 0.3
+    assert example.ask(honest, examples=60, queries=20).verdict == "trust"
+    result = example.ask(quantised, examples=60, queries=20)
+    assert result.verdict == "do not trust"
+    assert "gradients exist" in [check.name for check in result.failed]
+
+
+def test_the_score_tells_foreign_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And better than the residual, as the example says."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    table = importlib.import_module("out_of_distribution").detect()
+    assert len(table) == 3
+    for found in table.values():
+        assert found["score norm"] > 0.95
+        assert found["score norm"] > found["Stein residual, centred"]
+
+
+def test_a_diffusion_model_becomes_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("diffusers")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    found = importlib.import_module("diffusion_score").main()
+    assert found["sigma"] == pytest.approx(0.088, abs=1e-3)
+    assert found["penalty"] > 0
