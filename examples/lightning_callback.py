@@ -65,6 +65,8 @@ def train(lam: float, epochs: int = 20) -> dict[str, float]:
         """Trainer(callbacks=[TaserCallback(score, lam)])."""
 
         def on_fit_start(self, _: Any, pl_module: Any) -> None:
+            if isinstance(self.score, nn.Module):
+                self.score.to(pl_module.device)
             pl_module.training_step = self.wrapped(pl_module.network, pl_module.training_step)
 
         def on_fit_end(self, _: Any, pl_module: Any) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from taser.cli import app
 from taser.cli.common import PlainErrors, show
-from taser.cli.machine import Json, answer, with_json
+from taser.cli.machine import answer, wanted, with_json
 
 
 def asked(*arguments: str | Path) -> Any:
@@ -45,12 +45,12 @@ def test_a_score_is_checked_for_a_machine(tmp_path: Path) -> None:
 
 @pytest.fixture
 def noisy(tmp_path: Path) -> typer.Typer:
-    """Two commands that say much: one with --json of its own, one that is given it."""
+    """Two commands that say much: one answers by itself, one by `show`."""
 
-    def own(json: Json = False) -> None:
+    def own() -> None:
         print("from a library")
         typer.echo("from us")
-        if json:
+        if wanted():
             answer({"λ": 1})
 
     def given() -> None:
@@ -59,7 +59,7 @@ def noisy(tmp_path: Path) -> typer.Typer:
         show(tmp_path / "report.html", ["a finding"])
 
     app = typer.Typer(cls=PlainErrors)
-    app.command("own")(own)
+    app.command("own")(with_json(own))
     app.command("given")(with_json(given))
     return app
 
@@ -71,13 +71,24 @@ def test_nothing_but_the_result_stands_on_stdout(noisy: typer.Typer) -> None:
     assert CliRunner().invoke(noisy, ["own"]).stdout == "from a library\nfrom us\n"
 
 
-def test_a_command_can_be_given_the_option(noisy: typer.Typer) -> None:
+def test_a_report_is_answered_by_the_numbers_beside_it(noisy: typer.Typer) -> None:
     result = CliRunner().invoke(noisy, ["given", "--json"])
     assert result.stdout == "[1]\n"
     assert "a finding" in result.stderr
     plain = CliRunner().invoke(noisy, ["given"])
     assert "a finding" in plain.stdout
     assert "[1]" not in plain.stdout
+
+
+def test_an_error_leaves_stdout_empty_and_as_it_was() -> None:
+    before = sys.stdout
+    result = CliRunner().invoke(app, ["data", "info", "digitz", "--json"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "did you mean" in result.stderr
+    assert CliRunner().invoke(app, ["audit", "--json"]).exit_code == 2  # no model: wrong usage
+    assert not wanted()
+    assert sys.stdout is before
 
 
 def test_the_newest_record_is_the_answer(noisy: typer.Typer, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from test_cli import run
+from test_cli import app, run, runner
 
 SMALL = (
     "loop.epochs=1", "data.examples=200", "loop.batch=64", "model.width=4", "validation.steps=1",
@@ -89,4 +89,6 @@ def test_a_table_and_its_report(tmp_path: Path) -> None:
     (tmp_path / "table" / "report.html").unlink()
     assert "Standard: TASER" in run("report", tmp_path / "table")
     assert (tmp_path / "table" / "report.html").exists()
+    answer = runner.invoke(app, ["report", str(tmp_path / "table"), "--json"])
+    assert answer.stdout == (tmp_path / "table" / "rows.json").read_text()
     assert "no run in" in run("report", tmp_path, code=1)

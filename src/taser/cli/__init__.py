@@ -7,7 +7,7 @@ import typer
 
 from . import audit, bench, data, doctor, evaluate, score, shift, study, train
 from .common import Out, PlainErrors
-from .machine import Json, with_json
+from .machine import with_json
 
 app = typer.Typer(
     help="Robust training that follows the geometry of the data.",
@@ -48,10 +48,10 @@ def main(
 
 
 @app.command()
+@with_json
 def demo(
     out: Out = Path("out/demo"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
-    json: Json = False,  # noqa: ARG001 — `show` knows of it
 ) -> None:
     """Train digits without and with TASER, attack, audit, and report: minutes, no download.
 
@@ -75,9 +75,9 @@ def demo(
 
 
 @app.command()
+@with_json
 def report(
     folder: Annotated[Path, typer.Argument(help="Made by `taser study table`, finished or not.")],
-    json: Json = False,  # noqa: ARG001 — `show` knows of it
 ) -> None:
     """Make the report of a table anew, from the runs that are finished by now.
 

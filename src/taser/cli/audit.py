@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .common import VERDICT, Out, Root, Seed, Threads, progress_bar, show
-from .machine import Json
+from .machine import with_json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,6 +25,7 @@ Norm = Annotated[Literal["linf", "l2"], typer.Option(help="In which norm.")]
 ENOUGH = 10_000  # training examples for a surrogate
 
 
+@with_json
 def audit(
     model: Model,
     data: Data = "digits",
@@ -44,7 +45,6 @@ def audit(
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/audit"),
-    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Ask of a model what the literature asks of a defence; the exit code says what came of it.

@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from .common import Root, progress_bar
-from .machine import Json, answer
+from .machine import answer, wanted, with_json
 
 app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(json: Json = False, root: Root = None) -> None:
+@with_json
+def list_(root: Root = None) -> None:
     """The data sets that have a name, and which are here.
 
     Example: taser data list
@@ -23,7 +24,7 @@ def list_(json: Json = False, root: Root = None) -> None:
         known.name: not isinstance(known, Fetchable) or cached(known.name, root=root) is not None
         for known in KNOWN
     }
-    if json:
+    if wanted():
         answer([{"name": k.name, "ready": ready[k.name], "summary": k.summary} for k in KNOWN])
         return
     for known in KNOWN:
@@ -63,10 +64,10 @@ def fetch(
 
 
 @app.command()
+@with_json
 def info(
     name: Annotated[str, typer.Argument(help="A name, a folder of images, .npz, .csv, .parquet.")],
     target: Annotated[str | None, typer.Option(help="For a table: the column to predict.")] = None,
-    json: Json = False,
     root: Root = None,
 ) -> None:
     """What a data set holds: shapes, splits, classes.
@@ -77,7 +78,7 @@ def info(
 
     path = Path(name)
     dataset = load(path if path.suffix and path.exists() else name, root=root, target=target)
-    if json:
+    if wanted():
         answer({
             "name": dataset.name,
             "task": dataset.task,

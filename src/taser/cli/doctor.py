@@ -7,16 +7,17 @@ import typer
 
 from .common import ERROR, Root
 from .installation import examine
-from .machine import Json, answer
+from .machine import answer, wanted, with_json
 
 
-def doctor(json: Json = False, root: Root = None) -> None:
+@with_json
+def doctor(root: Root = None) -> None:
     """Versions, device, cache, extras and compiler; exit code 1 if something needed is missing.
 
     Example: taser doctor --json
     """
     found = examine(root)
-    if json:
+    if wanted():
         answer(found)
     else:
         typer.echo("\n".join(_lines(found)))

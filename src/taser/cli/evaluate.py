@@ -7,11 +7,12 @@ import typer
 
 from .audit import Data, Epsilon, Model, Norm, Options, Weights, subject
 from .common import VERDICT, Out, Root, Seed, Threads, progress_bar, show
-from .machine import Json
+from .machine import with_json
 
 CURVE = 200  # examples for the curve against ε
 
 
+@with_json
 def evaluate(
     model: Model,
     data: Data = "digits",
@@ -39,7 +40,6 @@ def evaluate(
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/evaluate"),
-    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Accuracy under attack, example by example; killed and started again, it goes on.

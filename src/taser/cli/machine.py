@@ -1,9 +1,9 @@
 """Answers for machines: with --json the result is all that stands on stdout."""
 
-import json
+import json as encoding
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from functools import wraps
 from inspect import Parameter, signature
@@ -14,6 +14,26 @@ import typer
 
 STDOUT: ContextVar[TextIO | None] = ContextVar("STDOUT", default=None)
 RECORDS = ("results.json", "evaluation.json", "rows.json")  # as taser.report names them
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and all else to stderr.")
+]
+
+
+def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option --json more; its result goes through `show` or `answer`."""
+
+    @wraps(command)
+    def longer(*arguments: Any, json: bool = False, **options: Any) -> None:
+        with _set_aside() if json else nullcontext():
+            command(*arguments, **options)
+
+    known = signature(command)
+    extra = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    longer.__signature__ = known.replace(  # type: ignore[attr-defined]
+        parameters=[*known.parameters.values(), extra]
+    )
+    longer.__annotations__ = {**command.__annotations__, "json": Json}
+    return longer
 
 
 @contextmanager
@@ -27,18 +47,6 @@ def _set_aside() -> Iterator[None]:
         STDOUT.reset(before)
 
 
-def _begin(ctx: typer.Context, value: bool) -> bool:
-    if value and not ctx.resilient_parsing:  # Tab asks too, and wants no answer
-        ctx.with_resource(_set_aside())
-    return value
-
-
-Json = Annotated[
-    bool,
-    typer.Option("--json", callback=_begin, help="Print the result as JSON, the rest to stderr."),
-]
-
-
 def wanted() -> bool:
     """Whether --json was given."""
     return STDOUT.get() is not None
@@ -46,7 +54,8 @@ def wanted() -> bool:
 
 def answer(result: Any) -> None:
     """Print the result: text that is JSON already, or what `json` knows."""
-    text = result if isinstance(result, str) else json.dumps(result, indent=1, ensure_ascii=False)
+    whole = isinstance(result, str)
+    text = result if whole else encoding.dumps(result, indent=1, ensure_ascii=False)
     print(text.rstrip("\n"), file=STDOUT.get())
 
 
@@ -55,19 +64,3 @@ def beside(page: Path) -> str:
     names = {page.with_suffix(".json").name, *RECORDS}
     there = [path for name in names if (path := page.parent / name).exists()]
     return max(there, key=lambda path: path.stat().st_mtime_ns).read_text()
-
-
-def with_json(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option --json more, for one whose result goes through `show`."""
-
-    @wraps(command)
-    def longer(*arguments: Any, json: bool = False, **options: Any) -> None:  # noqa: ARG001 — `show` asks wanted()
-        command(*arguments, **options)
-
-    known = signature(command)
-    extra = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    longer.__signature__ = known.replace(  # type: ignore[attr-defined]
-        parameters=[*known.parameters.values(), extra]
-    )
-    longer.__annotations__ = {**command.__annotations__, "json": Json}
-    return longer

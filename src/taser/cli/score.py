@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .common import Out, Root, Seed, Threads, progress_bar, show
-from .machine import Json
+from .machine import with_json
 
 app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
 
@@ -56,6 +56,7 @@ def fit(
 
 
 @app.command()
+@with_json
 def check(
     model: Annotated[Path, typer.Argument(help="A file written by `taser score fit`.")],
     data: Annotated[str, typer.Option(help="The data set it was fitted to.")] = "digits",
@@ -63,7 +64,6 @@ def check(
     examples: Annotated[
         int, typer.Option("--examples", "-n", min=2, help="Held-out examples.")
     ] = 1000,
-    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Measure a score model on held-out data: error, Stein identity, kernel test, samples.

@@ -7,7 +7,7 @@ import typer
 
 from .audit import Data, Epsilon, Model, Norm, Options, Weights, chosen, subject
 from .common import Out, Root, Seed, Threads, progress_bar, show
-from .machine import Json
+from .machine import with_json
 
 if TYPE_CHECKING:
     from taser.data import Dataset
@@ -17,6 +17,7 @@ BATCH = 256
 REFERENCE = 500  # training examples that a residual's mean is taken over
 
 
+@with_json
 def shift(
     model: Model,
     data: Data = "digits",
@@ -38,7 +39,6 @@ def shift(
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/shift"),
-    json: Json = False,  # noqa: ARG001 — `show` knows of it
     root: Root = None,
 ) -> None:
     """Accuracy under corruptions, and whether the Stein residual tells foreign inputs.

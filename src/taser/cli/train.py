@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .common import Threads, progress_bar
-from .machine import Json, answer
+from .machine import answer, wanted, with_json
 
 Recipe = Annotated[
     str, typer.Option(help="A YAML file, or a name from `taser recipes` such as digits/pgd.")
@@ -64,7 +64,8 @@ def finetune(
     _run(recipe, [*settings, *(overrides or [])], out, dry_run)
 
 
-def recipes(json: Json = False) -> None:
+@with_json
+def recipes() -> None:
     """The recipes that ship with the package, and what each is for.
 
     Example: taser recipes
@@ -72,7 +73,7 @@ def recipes(json: Json = False) -> None:
     from taser.training.recipes import shipped_recipes
 
     listed = shipped_recipes()
-    if json:
+    if wanted():
         answer(listed)
         return
     wide = max(map(len, listed))
