@@ -11,7 +11,6 @@ from mkdocs.structure.pages import Page
 DOCS = Path(__file__).parent.resolve()
 ROOT, REST = DOCS.parent, "repository/"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
-IMAGES = (".png", ".svg")
 
 
 def uri_of(path: Path) -> str:
@@ -19,13 +18,12 @@ def uri_of(path: Path) -> str:
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     name = (path / "README.md" if path.is_dir() else path).relative_to(ROOT).as_posix()
-    return REST + (name if name.endswith((".md", *IMAGES)) else f"{name}.md")
+    return REST + (name if name.endswith((".md", ".png", ".svg")) else f"{name}.md")
 
 
 def page_of(path: Path) -> str:
     """A page: Markdown as it is, code as a block, a folder as a list of its files."""
     title = f"# {path.relative_to(ROOT)}\n\n"
-    path = path / "README.md" if (path / "README.md").exists() else path
     if path.is_dir():
         return title + "".join(f"- `{entry.name}`\n" for entry in sorted(path.glob("[!._]*")))
     text = path.read_text()
@@ -36,17 +34,17 @@ def targets(uri: str, text: str) -> list[Path]:
     """What a source of the site links to, inside the repository."""
     home = ROOT / uri.removeprefix(REST) if uri.startswith(REST) else DOCS / uri
     found = ((home.parent / link).resolve() for link in LINK.findall(text))
-    return [path for path in found if path.exists() and path.is_relative_to(ROOT)]
+    read = (path / "README.md" if (path / "README.md").exists() else path for path in found)
+    return [path for path in read if path.exists() and path.is_relative_to(ROOT)]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add what pages link to, what that links to, and so on."""
     left = [t for f in files.documentation_pages() for t in targets(f.src_uri, f.content_string)]
-    while left:
-        path = left.pop()
+    for path in left:  # which grows as it goes
         if (uri := uri_of(path)) not in files.src_uris:
-            image = path.suffix in IMAGES
-            given = {"abs_src_path": str(path)} if image else {"content": page_of(path)}
+            page = uri.endswith(".md")
+            given = {"content": page_of(path)} if page else {"abs_src_path": str(path)}
             files.append(File.generated(config, uri, inclusion=InclusionLevel.NOT_IN_NAV, **given))
             left += targets(uri, given.get("content", ""))
 
