@@ -6,7 +6,8 @@ A network is trained on scikit-learn's digits as usual. Then a copy of it is tra
 cross-entropy + α·KL(teacher ‖ student) + λ·TASER, where the teacher is the network as it was: it
 keeps the answers while the penalty takes away sensitivity off the data. Printed are the accuracy on
 test images, the same under PGD (a short attack, which flatters: `taser evaluate` for a figure to
-quote), and how many answers are the teacher's. On the command line this is `taser finetune`.
+quote), and how many answers are the teacher's. The λ shown were picked by looking at these test
+images, so the gain is no evidence. On the command line this is `taser finetune`.
 """
 
 from copy import deepcopy
