@@ -28,7 +28,7 @@ class PlainErrors(TyperGroup):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort):
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: `taser … | head`
             raise
         except KeyboardInterrupt:
             typer.secho("\ntaser: stopped", fg="red", err=True)

@@ -47,8 +47,8 @@ def _table(workload: str, result: dict[str, Any]) -> Table:
     return Table(
         headings, cells,
         f"{workload}: steps of {result['threads']} thread(s), torch {result['torch']}; overhead is "
-        f"the median of {result['repetitions']} ratios to a step of the method alone taken just "
-        "before, its range beside it.",
+        f"the median of {result['repetitions']} ratios to a step of the method alone in the same "
+        "repetition, its range beside it.",
     )  # fmt: skip
 
 

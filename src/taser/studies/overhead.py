@@ -54,7 +54,7 @@ WORKLOADS = (Workload(64, 32), Workload(16, 128))
 class Cost:
     """One method in one mode. seconds: of a step, the median; spread: lowest and highest.
 
-    ratio: to the method's "off", the median over repetitions of pairs taken one after the other;
+    ratio: to the method's "off" in the same repetition, the median over repetitions;
     memory: bytes that a step needs at its peak, memory_ratio: to "off".
     """
 
@@ -194,23 +194,21 @@ def _record(costs: Sequence[Cost], repetitions: int) -> dict[str, Any]:
 def _times(
     workload: Workload, method: str, repetitions: int, tick: Callable[[str], None]
 ) -> list[Cost]:
-    """Each mode's step, and for PGD the loop that everybody writes, right after one of "off"."""
+    """Each mode's step, and for PGD the loop that everybody writes, one after another."""
     steps = {mode: stepper(workload, method, mode) for mode in MODES}
     if method == "pgd":
         steps[PLAIN_LOOP] = plain_pgd_loop(workload), 1
     for step, _ in steps.values():
         step()
-    off, _ = steps["off"]
-    taken: dict[str, list[tuple[float, float]]] = {mode: [] for mode in steps}
+    taken: dict[str, list[float]] = {mode: [] for mode in steps}
     for _ in range(repetitions):
         for mode, (step, rounds) in steps.items():
-            before, seconds = timed(off), timed(step) / rounds
-            taken[mode].append((seconds, seconds / before))
+            taken[mode].append(timed(step) / rounds)
         tick(f"{workload.name}, {method}")
     costs = []
-    for mode, pairs in taken.items():
-        typical = statistics.median(seconds for seconds, _ in pairs)
-        ratios = [ratio for _, ratio in pairs]
+    for mode, seconds in taken.items():
+        ratios = [own / base for own, base in zip(seconds, taken["off"], strict=True)]
+        typical = statistics.median(seconds)
         costs.append(
             Cost(
                 workload.name, method, mode, typical, 1000 * typical / workload.batch,

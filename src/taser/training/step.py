@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -70,8 +70,8 @@ class Learner:
     number: int = 0
     fold: bool = True
     compile: bool = False
-    _folded: Folded | None = None
-    _compiled: Callable[[Tensor], Tensor] | None = None
+    _folded: Folded | None = field(default=None, init=False, repr=False)
+    _compiled: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
 
     @property
     def module(self) -> nn.Module:
