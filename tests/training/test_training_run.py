@@ -1,11 +1,13 @@
 """Whole runs, small ones: every method, what they write, and what they refuse."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 
 from taser.attacks import PGD
@@ -325,3 +327,15 @@ def test_defaults_are_the_paper_s() -> None:
     assert config.objective.step_size == 2 / 255
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
     assert config.objective.awp_with_penalty is False
+
+
+def test_compiled_attacks_train_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By dynamo alone, so that no C++ compiler is needed: the same graph, the same numbers."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    found = {}
+    for compiled in (False, True):
+        config = small(objective={"name": "pgd"}, loop={"compile": compiled})
+        train(config, tmp_path / str(compiled))
+        found[compiled] = load_file(tmp_path / str(compiled) / "last.safetensors")
+    for name, weight in found[False].items():
+        torch.testing.assert_close(found[True][name], weight, rtol=1e-4, atol=1e-5)

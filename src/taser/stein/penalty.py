@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
-from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,9 @@ from .centre import Centre, global_mean
 from .checks import check_choice, check_count, check_inputs, check_labels, check_options
 from .directions import Distribution
 from .guards import Backend, frozen, untouched_randomness, unwrapped
+from .known import Known
 from .part import random_part, variance_correction
+from .random_source import RandomSource
 from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
 from .shared import SharedPass
@@ -116,12 +117,10 @@ class SteinPenalty(nn.Module):
         self.fraction = fraction
         self.terms = terms
         self.batchnorm: Statistics = batchnorm
-        self.seed = seed
         self.calls = 0
         self.last: Record | None = None
-        self._generator = generator
-        self._known: tuple[ReferenceType, bool, Backend] | None = None
-        self._shares: bool | None = None
+        self._source = RandomSource(generator, seed)
+        self._known = Known()
 
     def forward(
         self,
@@ -142,7 +141,9 @@ class SteinPenalty(nn.Module):
             self.calls += 1
             return x.new_zeros(())
         size, shared = len(x), shared or SharedPass()
-        rows = random_part(size, self.fraction, self.generator(x.device)) if self.training else None
+        rows = (
+            random_part(size, self.fraction, self._source.on(x.device)) if self.training else None
+        )
         if rows is not None:
             check_labels(y, x)
             x, y = x[rows], None if y is None else y[rows]
@@ -156,7 +157,7 @@ class SteinPenalty(nn.Module):
         value = self._centred_square(terms)
         if rows is not None and self.centre.of_batch:
             value = value * variance_correction(len(rows), size)
-        self._keep(terms, value, backend)
+        self.last = Record.of(terms, value, backend)
         if not self.training:
             return value
         self.calls += 1
@@ -186,7 +187,7 @@ class SteinPenalty(nn.Module):
     ) -> tuple[Terms, Backend]:
         model = unwrapped(model)
         f = Probed(model, self.probe, y)
-        known = self._backend_known_for(model)
+        known = self._known.backend_for(model)
         check_inputs(x, s, finite=known is None)
         check_labels(y, x)
         with (
@@ -198,29 +199,15 @@ class SteinPenalty(nn.Module):
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,
                 probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
-                generator=self.generator(x.device), step=self.step, chunk=self.chunk,
+                generator=self._source.on(x.device), step=self.step, chunk=self.chunk,
                 separate=self.terms, check=known is None,
-                centre=self._centre(f, x, shared, look=known is None)
+                centre=self._known.centre(f, x, shared, look=known is None)
                 if backend == "difference" else None,
             )  # fmt: skip
         # One example alone cannot show what couples examples.
-        if certain and isinstance(model, nn.Module) and len(x) > 1:
-            self._known = (ref(model), torch.is_grad_enabled(), backend)
+        if certain and len(x) > 1:
+            self._known.keep(model, backend)
         return terms, backend
-
-    def _centre(self, f: Probed, x: Tensor, shared: SharedPass, *, look: bool) -> Tensor | None:
-        """f(x) from the pass of the loss, if that asked the same function."""
-        if shared.outputs is not None and (look or self._shares is None):
-            self._shares = shared.agrees(f, x)
-        return shared.values(f) if self._shares else None
-
-    def _backend_known_for(self, model: Callable) -> Backend | None:
-        """The backend, if the model was looked at before: looking costs time, once for each."""
-        if self._known is None:
-            return None
-        seen, with_graph, backend = self._known
-        enough = with_graph or not torch.is_grad_enabled()
-        return backend if seen() is model and enough else None
 
     def _choose(self, f: Probed, x: Tensor) -> tuple[Backend, bool]:
         if self.backend != "auto":
@@ -240,48 +227,14 @@ class SteinPenalty(nn.Module):
         r = terms.residual
         return (r - self.centre(r)).square().mean()
 
-    @torch.no_grad()
-    def _keep(self, terms: Terms, value: Tensor, backend: Backend) -> None:
-        def spread(term: Tensor | None) -> Tensor | None:
-            return None if term is None else term.detach().std(correction=0)
-
-        r = terms.residual.detach()
-        self.last = Record(
-            backend, value.detach(), r.mean(), r.std(correction=0),
-            spread(terms.laplacian), spread(terms.drift),
-        )  # fmt: skip
-
-    def generator(self, device: torch.device) -> torch.Generator:
-        """The source of random directions: the one given, or the penalty's own."""
-        if self._generator is None:
-            self._generator = torch.Generator(device).manual_seed(self.seed)
-        if self._generator.device.type != device.type:
-            raise ValueError(
-                f"the penalty's generator is on {self._generator.device}, the inputs on {device}: "
-                "give a generator for that device, or build the penalty anew"
-            )
-        return self._generator
-
     def get_extra_state(self) -> dict[str, Any]:
         """What a resumed run needs to draw the same directions at the same calls."""
-        source = self._generator
-        state = None if source is None else (str(source.device), source.get_state())
-        return {"calls": self.calls, "generator": state}
+        return {"calls": self.calls, "generator": self._source.state()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore :meth:`get_extra_state`."""
         self.calls = state["calls"]
-        if state["generator"] is not None:
-            device, random_state = state["generator"]
-            self._generator = self._generator or torch.Generator(device)
-            self._generator.set_state(random_state.cpu())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            **super().__getstate__(),
-            "_known": None,
-            "_shares": None,
-        }  # a weak reference cannot be pickled
+        self._source.restore(state["generator"])
 
     def extra_repr(self) -> str:
         shown = {

@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from .terms import Terms
+
 
 @dataclass(frozen=True)
 class Record:
@@ -23,6 +25,20 @@ class Record:
     std: Tensor
     laplacian_std: Tensor | None
     drift_std: Tensor | None
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, terms: Terms, value: Tensor, backend: str) -> "Record":
+        """Of the residuals of a batch and their penalty."""
+
+        def spread(term: Tensor | None) -> Tensor | None:
+            return None if term is None else term.detach().std(correction=0)
+
+        r = terms.residual.detach()
+        return cls(
+            backend, value.detach(), r.mean(), r.std(correction=0), spread(terms.laplacian),
+            spread(terms.drift),
+        )  # fmt: skip
 
     def share(self, task_loss: Tensor | float, weight: float) -> float:
         """λR as a share of the whole loss, λR / (task + λR)."""

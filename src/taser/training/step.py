@@ -153,7 +153,8 @@ class Learner:
         model = self._folded_model(x)
         if not self.compile or isinstance(self.objective, Standard):
             return model
-        self._compiled = self._compiled or torch.compile(model, dynamic=False)
+        if self._compiled is None:
+            self._compiled = torch.compile(model, dynamic=False)
         return self._compiled
 
     def _folded_model(self, x: Tensor) -> nn.Module:
