@@ -17,8 +17,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure again what benchmarks/results/ holds (about 15 minutes)
+bench: $(READY)  ## measure again what benchmarks/results/ holds (about an hour)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
+	$(BIN)/python benchmarks/overhead.py --out benchmarks/results
 
 # MkDocs Material would print a note about a future MkDocs at each build.
 docs: .venv/.docs  ## the documentation as pages, in site/; a warning is an error

@@ -10,14 +10,10 @@ of the resident set of a fresh process, at its peak, over that after a warm-up.
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
-import resource
 import statistics
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,6 +25,7 @@ from torch import nn
 import taser
 from taser.files import write_atomically
 from taser.report.table import Table
+from taser.studies.measure import in_fresh_process, peak_growth, timed
 
 PROBES = (1, 2, 4, 8)
 
@@ -138,13 +135,6 @@ def times(workload: Workload, repetitions: int) -> dict[Method, list[tuple[float
     return taken
 
 
-def timed(step: Callable[[], None]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
-
 def warm_up(workload: Workload, model: nn.Module) -> None:
     """Load and allocate, on two examples, what is loaded and allocated only once."""
     for method in workload.methods:
@@ -158,17 +148,7 @@ def peak_memory(key: str, method: Method, threads: int) -> int:
     model = workload.build().train()
     warm_up(replace(workload, methods=(Method(), method)), model)
     step = stepper(workload, method, model)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
-    before = _resident("VmRSS")
-    step()
-    return _resident("VmHWM") - before
-
-
-def _resident(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_growth(step)
 
 
 def measure(key: str, repetitions: int, threads: int) -> list[dict]:
@@ -177,9 +157,7 @@ def measure(key: str, repetitions: int, threads: int) -> list[dict]:
     taken = times(workload, repetitions)
     memory = {}
     for method in track(workload.methods, description=f"memory  {workload.name}"):
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=context) as fresh:
-            memory[method] = fresh.submit(peak_memory, key, method, threads).result()
+        memory[method] = in_fresh_process(peak_memory, key, method, threads)
     rows = []
     for method, pairs in taken.items():
         seconds, ratios = zip(*pairs, strict=True)
