@@ -37,6 +37,7 @@ def test_the_modes_are_what_they_are_called() -> None:
     )
     assert (paper.at, paper.operator, paper.backend) == ("clean", "langevin", "reverse")
     assert (paper.every, paper.fraction) == (1, 1.0)
+    assert overhead.configuration(SMALL, "mart", []).optimiser.rate < 1e-5
     assert default.name == "taser"
     assert default.fraction < 1.0
     assert off.name == "none"

@@ -37,7 +37,8 @@ class MART(Objective):
         own = p.gather(1, y[:, None])[:, 0]
         rival = q.masked_fill(F.one_hot(y, q.shape[1]).bool(), -1.0).amax(1)
         boosted = F.cross_entropy(attacked, y) - (1.0001 - rival + 1e-12).log().mean()
-        difference = F.kl_div((q + 1e-12).log(), p, reduction="none").sum(1)
+        # log p by log_softmax: where p rounds to zero, that of F.kl_div has no gradient.
+        difference = (p * (clean.log_softmax(1) - (q + 1e-12).log())).sum(1)
         weighted = (difference * (1.0000001 - own)).mean()
         parts = {"boosted": boosted.detach(), "robust": weighted.detach()}
         return Loss(boosted + self.weight * weighted, parts, clean, attacked)
