@@ -169,3 +169,8 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
 def test_bad_input_is_named(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()  # type: ignore[operator]
+
+
+def test_a_denoiser_alone_is_no_score() -> None:
+    with pytest.raises(ValueError, match=r"denoiser\.at\(timestep=50\)"):
+        pretrained("digits")(torch.rand(2, 1, 8, 8))

@@ -407,3 +407,11 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)
     with pytest.raises(ValueError, match="0…2"):  # and later ones too, on a CPU
         penalty(mlp.model, mlp.x, mlp.y + 3, mlp.s)
+
+
+def test_bytes_instead_of_pixels_are_noticed_once() -> None:
+    case = cases.case("batchnorm")
+    penalty = taser.SteinPenalty(operator="first_order")
+    with pytest.warns(UserWarning, match="divide bytes by 255"):
+        penalty(case.model, 255 * case.x.abs(), case.y, case.s)
+    penalty(case.model, 255 * case.x.abs(), case.y, case.s)  # filterwarnings = error

@@ -104,3 +104,11 @@ def test_without_a_network_to_watch() -> None:
         pass
     penalty = taser.SteinPenalty(operator="first_order")
     assert penalty(case.model, case.x, case.y, case.s, shared=shared) > 0
+
+
+def test_a_pass_at_other_inputs_is_refused() -> None:
+    case = cases.case("mlp")
+    with taser.SharedPass(case.model) as shared:
+        shared.outputs = case.model(case.x[:2])
+    with pytest.raises(ValueError, match="2 outputs for 4 inputs"):
+        taser.SteinPenalty()(case.model, case.x, case.y, case.s, shared=shared)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taser.lock import locked
+from taser.lock import Taken, locked
 from taser.studies.queue import NotYet, Queue
 
 
@@ -99,3 +99,34 @@ def test_a_killed_worker_lets_go_of_its_job(tmp_path: Path) -> None:
         worker.kill()
     queue.work(double, queue.names())
     assert queue.result("job0") == {"value": 0}
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from taser.studies.queue import Queue, run_workers
+
+print("ready", flush=True)
+run_workers(["study", "work", sys.argv[1]], Queue(Path(sys.argv[1]) / "runs"), 1, 1, ["job0"])
+"""
+
+
+def test_sigterm_stops_the_workers_too(tmp_path: Path) -> None:
+    """They would go on for hours, out of sight."""
+    slow = {"recipe": "digits/standard", "overrides": ["loop.epochs=100000"], "choices": [],
+            "method": "standard", "variant": "off", "seed": 0}  # fmt: skip
+    Queue(tmp_path / "runs").add({"job0": slow})
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)]) as parent:
+        log = tmp_path / "runs" / "job0" / "run" / "log.jsonl"
+        while not log.exists():
+            assert parent.poll() is None
+            time.sleep(0.05)
+        parent.terminate()
+        assert parent.wait(30) == 128 + 15
+    for _ in range(300):  # the worker lets go of its job once it is gone
+        try:
+            with locked(tmp_path / "runs" / "job0" / ".lock", wait=False):
+                return
+        except Taken:
+            time.sleep(0.1)
+    pytest.fail("the worker goes on")

@@ -68,10 +68,11 @@ def demo(
     rows = report.table_rows(queue)
     lines = words.conclusion(rows, results(queue))
     page = report.write(
-        queue, out, title="TASER on handwritten digits", conclusion=lines, paper=False
-    )
+        queue, out, title="TASER on handwritten digits", conclusion=lines, closing=[words.NEXT],
+        paper=False,
+    )  # fmt: skip
     typer.echo(report.tables(rows)[0].markdown())
-    show(page, lines)
+    show(page, [*lines, words.NEXT])
 
 
 @app.command()
@@ -88,6 +89,8 @@ def report(
 
     from .common import show
 
+    if not (folder / "runs").is_dir():
+        raise ValueError(f"there is no study in {folder}: make one with `taser study table`")
     queue = Queue(folder / "runs")
     rows = method_study.table_rows(queue)
     page = method_study.write(queue, folder, title=f"Robust training methods: {folder.name}")

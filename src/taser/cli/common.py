@@ -1,6 +1,7 @@
 """What every command shares: errors in one line, a progress bar, where results go."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from . import machine
 
 ERROR, USAGE, VERDICT, INTERRUPTED = 1, 2, 3, 130
 """Exit codes beside 0: bad input, wrong usage, a verdict against the model, and Ctrl-C."""
+
+SECONDS_BETWEEN_LINES = 20.0
 
 Out = Annotated[Path, typer.Option(help="Folder for the report, its figures and its numbers.")]
 Root = Annotated[
@@ -43,6 +46,9 @@ class PlainErrors(TyperGroup):
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
     """A bar in the terminal, on stderr, fed by progress(done, total, label)."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
@@ -55,6 +61,19 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
             bar.update(task, completed=done, total=total, description=label)
 
         yield progress
+
+
+def _lines() -> Callable[[int, int, str], None]:
+    """A line now and then, for a log."""
+    last = time.monotonic()
+
+    def progress(done: int, total: int, label: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            typer.echo(f"{label}: {done} of {total}", err=True)
+
+    return progress
 
 
 def show(page: Path, summary: list[str]) -> None:

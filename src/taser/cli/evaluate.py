@@ -1,13 +1,17 @@
 """`taser evaluate`: robust accuracy of any classifier."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .audit import Data, Epsilon, Model, Norm, Options, Weights, subject
-from .common import VERDICT, Out, Root, Seed, Threads, progress_bar, show
+from .common import VERDICT, Root, Seed, Threads, progress_bar, show
 from .machine import with_json
+
+if TYPE_CHECKING:
+    from taser.attacks import Threat
 
 CURVE = 200  # examples for the curve against ε
 
@@ -39,7 +43,9 @@ def evaluate(
     ] = 100,
     seed: Seed = 0,
     threads: Threads = None,
-    out: Out = Path("out/evaluate"),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; by default out/evaluate/<what>.")
+    ] = None,
     root: Root = None,
 ) -> None:
     """Accuracy under attack, example by example; killed and started again, it goes on.
@@ -60,6 +66,7 @@ def evaluate(
     low, high = (None, None) if free else (0.0, 1.0)
     threat = Threat(norm, epsilon, low, high)  # type: ignore[arg-type]
     x, y = dataset.test.x, dataset.test.y
+    out = out or Path("out/evaluate") / folder_name(model, weights, dataset.name, threat)
     if first:
         x, y = x[:examples], y[:examples]
     with progress_bar() as progress:
@@ -83,3 +90,15 @@ def evaluate(
     show(page, report.summary(result))
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         raise typer.Exit(VERDICT)
+
+
+def folder_name(model: str, weights: Path | None, data: str, threat: "Threat") -> str:
+    """A folder for each question: out/evaluate/net.py_build-plain-digits-linf-0.1."""
+    parts = [
+        model,
+        *([weights.stem] if weights else []),
+        data,
+        threat.norm,
+        f"{threat.epsilon:.4g}",
+    ]
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")

@@ -102,7 +102,9 @@ def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
     kind = "accuracy" if result.robust >= 0 else "negated mean squared error"
     typer.echo(
         f"best of {result.steps} steps at {result.best_step}: {kind} {result.clean:.3f} clean, "
-        f"{result.robust:.3f} under a short PGD (validation examples; a short attack flatters: "
-        f"use `taser evaluate --model {out}` for a figure to believe)"
+        f"{result.robust:.3f} under a short PGD at ε = {config.objective.epsilon:.3g} (at most "
+        f"{config.validation.examples} validation examples; a short attack flatters). For a figure "
+        f"to believe: taser evaluate --model {out} --data {config.data.name} --epsilon "
+        f"{config.objective.epsilon:.3g} --examples 200"
     )
     typer.echo(f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl")

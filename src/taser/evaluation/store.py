@@ -89,6 +89,6 @@ def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], folder: Pat
     other = [name for name in wanted if found.get(name) != wanted[name]]
     if other:
         raise OtherRun(
-            f"{folder} holds an evaluation with other {', '.join(other)}: choose another folder, "
-            "or remove that one to start anew"
+            f"{folder} holds an evaluation with other {', '.join(other)}: choose another folder "
+            "(--out), or remove that one to start anew"
         )

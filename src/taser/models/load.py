@@ -75,7 +75,10 @@ def _check_outputs(
         with torch.no_grad():
             outputs = model(torch.zeros(2, *shape, dtype=dtype))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"{spec} does not take inputs of shape (B, *{shape}): {error}") from error
+        raise ValueError(
+            f"{spec} does not take the inputs of these data, of shape "
+            f"{shape}: {error}. Other data have another name (data.name=… for taser finetune)"
+        ) from error
     allowed = [(2, 1), (2,)] if classes in (None, 1) else [(2, classes)]
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) not in allowed:
         got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__

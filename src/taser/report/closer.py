@@ -17,7 +17,7 @@ from taser.studies.table_config import job_name
 from taser.training import read_recipe
 from taser.training.assemble import build_data
 
-from .method_table import NAMES, VARIANTS
+from .method_table import NAMES, VARIANTS, colour, label
 from .page import Block, Picture, png
 from .table import Table
 
@@ -69,7 +69,9 @@ def audit_table(runs: Sequence[RunResult]) -> Table | None:
                           str(audit["n"])])  # fmt: skip
     if not cells:
         return None
-    caption = "Audits of the runs with TASER (fourteen checks): which speak against the figures."
+    caption = (
+        "Audits of the runs with TASER: of fourteen checks, those that speak against the figures."
+    )
     return Table(["run", "seed", "verdict", "checks failed", "n"], cells, caption)
 
 
@@ -81,7 +83,7 @@ def _name(run: RunResult) -> str:
 def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, RunResult], None]) -> Figure:
     """A panel for each method, everything of it in one."""
     methods = list(dict.fromkeys((run.method, run.finetuned) for run in runs))
-    columns = min(3, len(methods))
+    columns = min(2, len(methods))
     lines = -(-len(methods) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.0 * lines), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).flat
@@ -99,9 +101,8 @@ def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, RunResult], None]) 
 
 def _curve(axes: Axes, run: RunResult) -> None:
     curve = run.closer["curve"]
-    label = "method alone" if run.variant == "off" else VARIANTS.get(run.variant, run.variant)
     axes.plot(curve["epsilons"], [100 * a for a in curve["accuracies"]], "o-", markersize=3,
-              label=label)  # fmt: skip
+              label=label(run.variant), color=colour(run.variant))  # fmt: skip
     axes.axvline(run.evaluations[0].threat.epsilon, color="0.5", linestyle="--", linewidth=0.8)
     axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
 
@@ -111,10 +112,9 @@ def _histogram(axes: Axes, run: RunResult) -> None:
         return
     r = torch.tensor(run.closer["residuals"])
     widest = float(r.abs().quantile(0.99))
-    name = "method alone" if run.variant == "off" else VARIANTS.get(run.variant, run.variant)
     axes.hist(
-        r.numpy(), bins=50, range=(-widest, widest), alpha=0.6,
-        label=f"{name}: std {float(r.std()):.2g}",
+        r.numpy(), bins=50, range=(-widest, widest), alpha=0.6, color=colour(run.variant),
+        label=f"{label(run.variant)}: std {float(r.std()):.2g}",
     )  # fmt: skip
     axes.set(xlabel="residual", ylabel="test examples")
 
@@ -154,9 +154,9 @@ def _draw_images(name: str, x: Tensor, attacked: Tensor) -> Figure:
     }
     figure = Figure(figsize=(1.1 * len(x), 4.6), layout="constrained")
     grid = figure.subplots(len(lines), len(x), squeeze=False)
-    for axes, (label, images) in zip(grid, lines.items(), strict=True):
-        axes[0].set_ylabel(label)
-        signed = label in ("change", "score")
+    for axes, (row, images) in zip(grid, lines.items(), strict=True):
+        axes[0].set_ylabel(row)
+        signed = row in ("change", "score")
         for place, image in zip(axes, images, strict=True):
             picture = image.mean(0) if grey else image.permute(1, 2, 0).clamp(0, 1)
             colours = "RdBu" if grey and signed else "gray"

@@ -7,7 +7,7 @@ from taser.studies.table_rows import Row
 
 from .method_table import percent
 
-NEXT = (
+NEXT = (  # the last line of all
     "Where to look next: README.md for two lines in your own loop, docs/training.md to train and "
     "fine-tune, docs/audit.md to judge a model that you were handed."
 )
@@ -17,15 +17,15 @@ def conclusion(rows: Sequence[Row], runs: Sequence[RunResult]) -> list[str]:
     """What happened, for someone who has read nothing yet."""
     found = {(row.method, row.variant): row for row in rows}
     plain, ours = found["standard", "off"], found["standard", "taser"]
+    epsilon = runs[0].evaluations[0].threat.epsilon
     verdicts = [run.closer["audit"]["verdict"] for run in runs if "audit" in run.closer]
     clean, broken = (percent(plain.accuracy[m].value) for m in ("clean", "worst"))
     kept, standing = (percent(ours.accuracy[m].value) for m in ("clean", "worst"))
     return [
         f"A network trained in the ordinary way reads {clean} % of the test digits, and {broken} % "
-        f"once an attacker may move every pixel a little; trained with TASER it reads {kept} % and "
-        f"{standing} % (n = {ours.n['worst']}).",
+        f"once an attacker may move every pixel by {epsilon:g} of its range; trained with TASER it "
+        f"reads {kept} % and {standing} % (n = {ours.n['worst']}).",
         "The audit found nothing that says these figures come from hidden gradients."
         if all(verdict == "trust" for verdict in verdicts)
         else "The audit found checks that fail: do not believe these figures before reading it.",
-        NEXT,
     ]

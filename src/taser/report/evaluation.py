@@ -65,7 +65,7 @@ def summary(evaluation: Evaluation) -> list[str]:
     if evaluation.paper_average is not None:
         lines.append(
             f"The mean of AutoAttack and SPSA, as the paper has it, is "
-            f"{100 * evaluation.paper_average:.1f} %: it is more than what stands under both."
+            f"{100 * evaluation.paper_average:.1f} %: never less than what stands under both."
         )
     lines += [f"To know: {finding}" for finding in evaluation.findings]
     return lines

@@ -17,7 +17,7 @@ from . import closer
 from .frontier import draw_frontier
 from .method_findings import summary
 from .method_search import search_section
-from .method_table import NAMES, latex, main_table, paper_table
+from .method_table import NAMES, detail_table, latex, main_table, paper_table
 from .page import Block, Page, Picture, png
 from .table import Table
 from .training_curves import training_figure
@@ -39,9 +39,9 @@ def table_rows(queue: Queue, *, baseline: str = "off") -> list[Row]:
 
 
 def tables(found: Sequence[Row]) -> list[Table]:
-    """One table for runs from scratch and one for fine-tuning, where there are any."""
+    """Accuracies and details for runs from scratch and for fine-tuning, where there are any."""
     kinds = [kind for kind in (False, True) if any(row.finetuned == kind for row in found)]
-    return [main_table(found, finetuned=kind) for kind in kinds]
+    return [table(found, finetuned=kind) for kind in kinds for table in (main_table, detail_table)]
 
 
 def write(
@@ -51,17 +51,18 @@ def write(
     title: str,
     extra: Sequence[tuple[str, Sequence[Block]]] = (),
     conclusion: Sequence[str] = (),
+    closing: Sequence[str] = (),
     paper: bool = True,
 ) -> Path:
     """report.html, table.md, table.tex and rows.json in `out`; the page's path.
 
-    extra, conclusion: further sections, and lines before the summary; paper: whether to set the
-    paper's figures beside ours.
+    extra: further sections; conclusion, closing: lines before and after the summary;
+    paper: whether to set the paper's figures beside ours.
     """
     found = table_rows(queue)
     ours = tables(found)
     beside = [paper_table(found)] if paper else []
-    lines = [*conclusion, *summary(found)]
+    lines = [*conclusion, *summary(found), *closing]
     frontier = draw_frontier(found)
     sections: list[tuple[str, Sequence[Block]]] = [
         ("Accuracy", ours),
@@ -111,11 +112,13 @@ def _configuration(queue: Queue) -> list[Block]:
     """What the runs were asked, in short, and by which versions they were judged."""
     runs = results(queue)
     job = next(j for name in queue.names() if "evaluation" in (j := _job(queue, name)))
+    judged = job["evaluation"]
     versions = runs[0].evaluations[0].provenance.versions
     return [
         f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's folder "
         "holds its whole configuration, its log and its record.",
-        f"Evaluation: {job['evaluation']}.",
+        f"Attacks: {', '.join(f'{a} on {n} examples' for a, n in judged['attacks'].items())}, "
+        f"{judged['norm']}, ε = {judged['epsilon']:.4g}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]
 

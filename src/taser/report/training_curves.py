@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-COLOURS = {"off": "#6b7280", "taser": "#2563eb", "gradient": "#d97706"}
+from .method_table import colour, label
 
 
 def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) -> Figure:
@@ -21,9 +21,9 @@ def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) 
         for variant, log in variants.items():
             seen = [line for line in log if line["kind"] == "validation"]
             epochs = [line["epoch"] for line in seen]
-            colour = COLOURS.get(variant, "#059669")
-            axes.plot(epochs, [100 * s["robust"] for s in seen], color=colour, label=variant)
-            axes.plot(epochs, [100 * s["clean"] for s in seen], color=colour, ls="--", lw=1)
+            shade = colour(variant)
+            axes.plot(epochs, [100 * s["robust"] for s in seen], color=shade, label=label(variant))
+            axes.plot(epochs, [100 * s["clean"] for s in seen], color=shade, ls="--", lw=1)
         axes.set_title(method, fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_xlabel("epoch")

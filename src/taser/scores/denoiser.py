@@ -47,11 +47,16 @@ class Denoiser(nn.Module):
         """A denoiser, not yet trained, for inputs like x: (N, *event)."""
         return cls(tuple(x.shape[1:]), mean=float(x.mean()), std=float(x.std()), **network)
 
-    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+    def forward(self, x: Tensor, sigma: Tensor | float | None = None) -> Tensor:
         """D(x; σ): (B, *event), σ a number or (B,) → (B, *event)."""
         if tuple(x.shape[1:]) != self.event_shape:
             raise ValueError(
                 f"this denoiser is for inputs of shape {self.event_shape}; got {tuple(x.shape[1:])}"
+            )
+        if sigma is None:
+            raise ValueError(
+                "a denoiser is asked at a noise level: denoiser(x, sigma); its score is "
+                "denoiser.at(timestep=50)(x)"
             )
         noise = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
         wide = noise.view(-1, *[1] * (x.ndim - 1))

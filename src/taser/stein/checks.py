@@ -1,6 +1,7 @@
 """Inputs and options that are refused, each with one clear error."""
 
 import math
+import warnings
 from typing import get_args
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from .guards import Backend
 from .terms import Operator
+
+BRIGHT = 10.0  # more than any usual normalisation makes of pixels
 
 
 def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
@@ -30,6 +33,12 @@ def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
         )
     if s.requires_grad:
         raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
+    if finite and x.ndim == 4 and float(x.max()) > BRIGHT:
+        warnings.warn(
+            f"the images go up to {float(x.max()):g}: λ and scores are for pixels in [0, 1]; "
+            "divide bytes by 255, and normalise inside the model",
+            stacklevel=3,
+        )
     for name, tensor in (("x", x), ("the score s", s)) if finite else ():
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())

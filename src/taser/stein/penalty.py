@@ -141,6 +141,7 @@ class SteinPenalty(nn.Module):
             self.calls += 1
             return x.new_zeros(())
         size, shared = len(x), shared or SharedPass()
+        shared.check(x)
         rows = (
             random_part(size, self.fraction, self._source.on(x.device)) if self.training else None
         )

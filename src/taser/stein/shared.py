@@ -44,6 +44,14 @@ class SharedPass:
         if self.statistics is not None:
             self.statistics.__exit__(*error)
 
+    def check(self, x: Tensor) -> None:
+        """Raise unless there is an output for each input."""
+        if self.outputs is not None and len(self.outputs) != len(x):
+            raise ValueError(
+                f"the shared pass was made at other inputs: it has {len(self.outputs)} outputs for "
+                f"{len(x)} inputs"
+            )
+
     def rows(self, rows: Tensor) -> "SharedPass":
         """For a part of the batch; the statistics are those of the whole."""
         return self._with(None if self.outputs is None else self.outputs[rows])

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,11 +112,12 @@ def run_workers(
         for _ in range(jobs)
     ]
     try:
-        while any(worker.poll() is None for worker in workers):
-            if progress:
-                done = sum(queue.result(name) is not None for name in names)
-                progress(done, len(names), f"{done} of {len(names)} runs")
-            time.sleep(0.5)
+        with _terminated_in_order():
+            while any(worker.poll() is None for worker in workers):
+                if progress:
+                    done = sum(queue.result(name) is not None for name in names)
+                    progress(done, len(names), f"{done} of {len(names)} runs")
+                time.sleep(0.5)
     finally:
         for worker in workers:
             worker.terminate()
@@ -122,3 +126,16 @@ def run_workers(
         raise RuntimeError(
             f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}"
         )
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM ends this process as an exception would, so that it can stop its workers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,11 @@ def read_table_config(name: Path | str) -> TableConfig:
     content = yaml.safe_load(find_recipe(name).read_text())
     known = set(TableConfig.__dataclass_fields__)
     if not isinstance(content, dict) or not set(content) <= known:
-        wrong = ", ".join(sorted(set(content) - known)) if isinstance(content, dict) else content
-        raise ValueError(f"{name}: there is no {wrong}; the keys are {', '.join(sorted(known))}")
+        wrong = sorted(set(content) - known) if isinstance(content, dict) else [str(content)]
+        near = get_close_matches(str(wrong[0]), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{name}: there is no {', '.join(map(str, wrong))}{hint} (the keys are "
+            f"{', '.join(sorted(known))})"
+        )
     return TableConfig(**content)

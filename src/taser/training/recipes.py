@@ -27,4 +27,6 @@ def find_recipe(name: Path | str) -> Path:
     names = shipped_recipes()
     near = get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"there is no recipe {str(name)!r}{hint} (`taser recipes` lists them)")
+    raise ValueError(
+        f"there is no file and no recipe {str(name)!r}{hint} (`taser recipes` lists them)"
+    )
