@@ -136,7 +136,8 @@ def test_options_have_one_name_everywhere() -> None:
 
 
 WAITING = """
-import time, typer
+import signal, time, typer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below `nohup … &`
 from taser.cli.common import PlainErrors, progress_bar
 app = typer.Typer(cls=PlainErrors)
 
@@ -154,14 +155,14 @@ app()
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130() -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", WAITING, "wait"],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "taser: stopped" in said
     assert "Traceback" not in said

@@ -91,4 +91,4 @@ def test_a_table_and_its_report(tmp_path: Path) -> None:
     assert (tmp_path / "table" / "report.html").exists()
     answer = runner.invoke(app, ["report", str(tmp_path / "table"), "--json"])
     assert answer.stdout == (tmp_path / "table" / "rows.json").read_text()
-    assert "no run in" in run("report", tmp_path, code=1)
+    assert "there is no study in" in run("report", tmp_path, code=1)

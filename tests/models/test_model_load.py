@@ -107,7 +107,11 @@ def test_regression_gives_one_number_in_either_shape(file: str) -> None:
         ("FILE:linear", {"classes": 5}, r"should give \(2, 5\) .*got \(2, 4\)"),
         ("FILE:linear", {"classes": None}, r"should give \(2, 1\) or \(2,\) .*got \(2, 4\)"),
         ("FILE:Pair", {}, "got tuple"),
-        ("FILE:linear", {"shape": (11,)}, r"does not take inputs of shape \(B, \*\(11,\)\)"),
+        (
+            "FILE:linear",
+            {"shape": (11,)},
+            r"does not take the inputs of these data, of shape \(11,\)",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(file: str, spec: str, options: dict, message: str) -> None:

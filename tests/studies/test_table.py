@@ -186,4 +186,4 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
         ("off", False), ("off", True), ("taser", True)
     }  # fmt: skip
     assert "not audited: an audit takes at least 30 examples" in text
-    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 3
+    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 5

@@ -121,7 +121,8 @@ RUNS = [name for name in shipped_recipes() if not name.startswith("studies/")]  
 @pytest.mark.parametrize("name", RUNS)
 def test_shipped_recipes_can_be_read(name: str) -> None:
     config = read_recipe(name)
-    assert config.data.name in ("digits", "cifar10", "breast-cancer", "diabetes")
+    known = ("digits", "cifar10", "fashion-mnist", "breast-cancer", "diabetes")
+    assert config.data.name in known
 
 
 def test_the_nearest_recipe_is_named() -> None:

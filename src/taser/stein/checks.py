@@ -33,10 +33,11 @@ def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
         )
     if s.requires_grad:
         raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
-    if finite and x.ndim == 4 and float(x.max()) > BRIGHT:
+    highest = float(x.detach().max()) if finite and x.ndim == 4 and len(x) else 0.0
+    if highest > BRIGHT:
         warnings.warn(
-            f"the images go up to {float(x.max()):g}: λ and scores are for pixels in [0, 1]; "
-            "divide bytes by 255, and normalise inside the model",
+            f"the images go up to {highest:g}: λ and scores are for pixels in [0, 1]; divide bytes "
+            "by 255, and normalise inside the model",
             stacklevel=3,
         )
     for name, tensor in (("x", x), ("the score s", s)) if finite else ():
