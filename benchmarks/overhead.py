@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py --out benchmarks/results
 
-Half an hour on two cores. The same as `taser bench overhead`, `growth` and `switches`.
+An hour on two cores. The same as `taser bench overhead`, `memory`, `growth` and `switches`.
 """
 
 import sys
@@ -10,5 +10,5 @@ import sys
 from taser.cli import app
 
 if __name__ == "__main__":
-    for command in ("overhead", "growth", "switches"):
+    for command in ("overhead", "memory", "growth", "switches"):
         app(["bench", command, *sys.argv[1:]], standalone_mode=False)

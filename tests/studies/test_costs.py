@@ -1,5 +1,7 @@
 """The benchmarks measure what they say, at a size where only that can be seen."""
 
+import inspect
+import time
 from pathlib import Path
 
 import pytest
@@ -8,26 +10,27 @@ from typer.testing import CliRunner
 
 from taser.cli import app
 from taser.report import growth as growth_report
+from taser.report import memory as memory_report
 from taser.report import overhead as overhead_report
 from taser.report import switches as switches_report
-from taser.studies import growth, overhead, switches
-from taser.studies.measure import in_fresh_process, peak_growth
-from taser.studies.overhead import PLAIN_LOOP, Workload
+from taser.studies import growth, memory, overhead, switches
+from taser.studies.measure import in_fresh_process, interleaved, peak_growth
+from taser.studies.overhead import PLAIN_LOOPS, Workload
 
 SMALL = Workload(2, 4)
 
 
 def test_every_mode_of_a_method_and_its_table(tmp_path: Path) -> None:
-    result = overhead.measure([SMALL], ["standard", "pgd"], repetitions=1, memory=False)
+    result = overhead.measure([SMALL], ["standard", "pgd"], repetitions=1)
     modes = [(cost["method"], cost["mode"]) for cost in result["costs"]]
     assert modes == [
         ("standard", "off"), ("standard", "paper"), ("standard", "default"), ("pgd", "off"),
-        ("pgd", "paper"), ("pgd", "default"), ("pgd", PLAIN_LOOP),
+        ("pgd", "paper"), ("pgd", "default"), *(("pgd", loop) for loop in PLAIN_LOOPS),
     ]  # fmt: skip
-    assert all(cost["seconds"] > 0 for cost in result["costs"])
+    assert all(cost["timing"]["seconds"] > 0 for cost in result["costs"])
     text = overhead_report.write(result, tmp_path).read_text()
     assert "×2.45" in text  # the paper's figure beside ours
-    assert "straightforward loop" in text
+    assert all(loop in text for loop in PLAIN_LOOPS)
 
 
 def test_the_modes_are_what_they_are_called() -> None:
@@ -52,6 +55,39 @@ def test_peak_memory_is_that_of_the_work() -> None:
     assert large - small == pytest.approx(150 << 20, rel=0.1)
 
 
+def test_ratios_are_to_the_first_of_the_same_repetition() -> None:
+    def wait(seconds: float) -> None:
+        time.sleep(seconds)
+
+    work = {"one": (lambda: wait(0.02), 1), "four in two steps": (lambda: wait(0.08), 2)}
+    ticks: list[int] = []
+    timings = interleaved(work, 3, lambda: ticks.append(1))
+    assert len(ticks) == 3
+    assert timings["one"].ratio == timings["one"].ratio_low == 1.0
+    found = timings["four in two steps"]
+    assert found.ratio_low <= found.ratio <= found.ratio_high
+    assert found.ratio == pytest.approx(2.0, rel=0.25)  # a busy machine wakes sleepers late
+
+
+def test_memory_against_the_method_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {"off": 100, "paper": 250, "default": 120}
+    monkeypatch.setattr(memory, "in_fresh_process", lambda _, __, ___, mode, ____: peaks[mode])
+    result = memory.measure([SMALL], ["pgd"])
+    assert [peak["ratio"] for peak in result["peaks"]] == [1.0, 2.5, 1.2]
+    assert "1 of 1 within ×1.3" in memory_report.write(result, tmp_path).read_text()
+
+
+def test_the_loops_that_everybody_writes_take_the_same_step() -> None:
+    weights = []
+    for whole in PLAIN_LOOPS.values():
+        torch.manual_seed(0)
+        step = overhead.plain_pgd_loop(SMALL, whole)
+        step()
+        model = inspect.getclosurevars(step).nonlocals["model"]
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*weights)
+
+
 def test_growth_along_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(growth.AXES, "batch", (2, 4))
     monkeypatch.setattr(growth, "in_fresh_process", lambda _, size, __: 1000 * size.batch)
@@ -66,8 +102,8 @@ def test_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switches, "WORKLOAD", SMALL)
     monkeypatch.delitem(switches.ATTACK, "+ torch.compile")  # which needs a C++ compiler
     result = switches.measure(repetitions=1)
-    first = [s for s in result["savings"] if s["name"] in (PLAIN_LOOP, "no penalty")]
-    assert [saving["ratio"] for saving in first] == [1.0, 1.0]
+    first = [s for s in result["savings"] if s["name"] in ("loop by loss.backward()", "no penalty")]
+    assert [saving["timing"]["ratio"] for saving in first] == [1.0, 1.0]
     text = switches_report.write(result, tmp_path).read_text()
     assert "BatchNorm folded" in text
     assert "every second step" in text

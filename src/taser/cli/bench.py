@@ -1,15 +1,20 @@
 """`taser bench`: what things cost on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .common import Out, progress_bar, show
 
+if TYPE_CHECKING:
+    from taser.studies.overhead import Workload
+
 app = typer.Typer(help="What things cost on this machine.", no_args_is_help=True)
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all.")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Of every measurement.")]
+Method = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
+Width = Annotated[int | None, typer.Option(help="Only the network of this width.")]
 
 
 @app.callback()
@@ -20,35 +25,45 @@ def _group() -> None:
 @app.command()
 def overhead(
     out: Out = Path("out/overhead"),
-    repetitions: Repetitions = 3,
+    repetitions: Repetitions = 5,
     threads: Threads = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")] = None,
-    width: Annotated[int | None, typer.Option(help="Only the network of this width.")] = None,
-    memory: Annotated[bool, typer.Option(help="Peak memory too, in processes of its own.")] = True,
+    method: Method = None,
+    width: Width = None,
 ) -> None:
     """TASER off, the paper's way and by default, on each method: half an hour on two cores.
 
     Example: taser bench overhead --method standard --method pgd --width 16 --out out/overhead
     """
-    import torch
-
     from taser.report import overhead as report
-    from taser.studies.overhead import WORKLOADS, measure
-    from taser.studies.table_config import METHODS
+    from taser.studies.overhead import measure
 
-    if unknown := set(method or ()) - set(METHODS):
-        raise ValueError(f"methods are {', '.join(METHODS)}; got {', '.join(sorted(unknown))}")
-    workloads = [workload for workload in WORKLOADS if width in (None, workload.width)]
-    if not workloads:
-        widths = ", ".join(str(workload.width) for workload in WORKLOADS)
-        raise ValueError(f"the networks have widths {widths}; got {width}")
-    if threads:
-        torch.set_num_threads(threads)
+    _use(threads)
+    workloads, methods = _asked(width, method)
     with progress_bar() as progress:
         result = measure(
-            workloads, method or METHODS, repetitions=repetitions, memory=memory,
+            workloads, methods, repetitions=repetitions,
             progress=progress, keep=lambda so_far: report.write(so_far, out),
         )  # fmt: skip
+    show(report.write(result, out), report.summary(result))
+
+
+@app.command()
+def memory(
+    out: Out = Path("out/memory"),
+    threads: Threads = None,
+    method: Method = None,
+    width: Width = None,
+) -> None:
+    """Peak memory in the same settings; other work on the machine does no harm.
+
+    Example: taser bench memory --method pgd --out out/memory
+    """
+    from taser.report import memory as report
+    from taser.studies.memory import measure
+
+    _use(threads)
+    with progress_bar() as progress:
+        result = measure(*_asked(width, method), progress=progress)
     show(report.write(result, out), report.summary(result))
 
 
@@ -60,13 +75,10 @@ def growth(
 
     Example: taser bench growth --out out/growth
     """
-    import torch
-
     from taser.report import growth as report
     from taser.studies.growth import measure
 
-    if threads:
-        torch.set_num_threads(threads)
+    _use(threads)
     with progress_bar() as progress:
         result = measure(repetitions=repetitions, progress=progress)
     show(report.write(result, out), report.summary(result))
@@ -80,13 +92,31 @@ def switches(
 
     Example: taser bench switches --threads 1 --out out/switches
     """
-    import torch
-
     from taser.report import switches as report
     from taser.studies.switches import measure
 
-    if threads:
-        torch.set_num_threads(threads)
+    _use(threads)
     with progress_bar() as progress:
         result = measure(repetitions=repetitions, progress=progress)
     show(report.write(result, out), report.summary(result))
+
+
+def _use(threads: int | None) -> None:
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _asked(width: int | None, method: list[str] | None) -> "tuple[list[Workload], list[str]]":
+    """The networks of that width and those methods, or all."""
+    from taser.studies.overhead import WORKLOADS
+    from taser.studies.table_config import METHODS
+
+    if unknown := set(method or ()) - set(METHODS):
+        raise ValueError(f"methods are {', '.join(METHODS)}; got {', '.join(sorted(unknown))}")
+    workloads = [workload for workload in WORKLOADS if width in (None, workload.width)]
+    if not workloads:
+        widths = ", ".join(str(workload.width) for workload in WORKLOADS)
+        raise ValueError(f"the networks have widths {widths}; got {width}")
+    return workloads, method or list(METHODS)

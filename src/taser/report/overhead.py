@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from taser.files import write_atomically
-from taser.studies.overhead import PLAIN_LOOP
+from taser.studies.overhead import PLAIN_LOOPS
 
 from .method_table import NAMES, PAPER
 from .table import Table
 
-MODES = {"off": "—", "paper": "+ TASER, the paper's way", "default": "+ TASER, default",
-         PLAIN_LOOP: PLAIN_LOOP}  # fmt: skip
+MODES = {"off": "—", "paper": "+ TASER, the paper's way", "default": "+ TASER, default"}
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
@@ -26,49 +25,39 @@ def _table(workload: str, result: dict[str, Any]) -> Table:
         if cost["workload"] != workload:
             continue
         paper = f"×{PAPER[cost['method']][2]:.2f}" if cost["mode"] == "paper" else ""
-        memory = [
-            f"{cost['memory'] / 1e6:.0f}", f"×{cost['memory_ratio']:.2f}"
-        ] if cost["memory"] else ["", ""]  # fmt: skip
         cells.append([
-            NAMES[cost["method"]], MODES[cost["mode"]], f"{cost['milliseconds_per_example']:.1f}",
-            f"×{cost['ratio']:.2f}", f"{cost['ratio_low']:.2f}–{cost['ratio_high']:.2f}", paper,
-            *memory,
+            NAMES[cost["method"]], MODES.get(cost["mode"], cost["mode"]),
+            f"{cost['milliseconds_per_example']:.1f}", *ratio_cells(cost["timing"]), paper,
         ])  # fmt: skip
-    headings = [
-        "method",
-        "",
-        "ms/example",
-        "overhead",
-        "range",
-        "in the paper",
-        "peak MB",
-        "memory",
-    ]
     return Table(
-        headings, cells,
+        ["method", "", "ms/example", "overhead", "range", "in the paper"], cells,
         f"{workload}: steps of {result['threads']} thread(s), torch {result['torch']}; overhead is "
         f"the median of {result['repetitions']} ratios to a step of the method alone in the same "
         "repetition, its range beside it.",
     )  # fmt: skip
 
 
+def ratio_cells(timing: dict[str, float]) -> list[str]:
+    """A ratio and its range."""
+    return [f"×{timing['ratio']:.2f}", f"{timing['ratio_low']:.2f}–{timing['ratio_high']:.2f}"]
+
+
 def summary(result: dict[str, Any]) -> list[str]:
-    """Whether the aims are met: ×1.5 for standard training, ×1.08 for the others, memory ×1.3."""
+    """Whether the aims are met: ×1.5 for standard training, ×1.08 for the others."""
     lines = []
     for cost in result["costs"]:
+        ratio = cost["timing"]["ratio"]
         if cost["mode"] == "default":
             aim = 1.5 if cost["method"] == "standard" else 1.08
-            reached = "within" if cost["ratio"] <= aim else "above"
+            reached = "within" if ratio <= aim else "above"
             lines.append(
-                f"{cost['workload']}, {NAMES[cost['method']]}: ×{cost['ratio']:.2f}, {reached} the "
-                f"aim of ×{aim}"
-                + (f"; memory ×{cost['memory_ratio']:.2f}" if cost["memory_ratio"] else "")
-                + "."
+                f"{cost['workload']}, {NAMES[cost['method']]}: ×{ratio:.2f}, {reached} the "
+                f"aim of ×{aim}."
             )
-        elif cost["mode"] == PLAIN_LOOP:
+        elif cost["mode"] in PLAIN_LOOPS:
             lines.append(
-                f"{cost['workload']}: PGD training makes {cost['ratio']:.2f} times the images per "
-                "second of a straightforward loop."
+                f"{cost['workload']}: PGD training makes {ratio:.2f} times the images per second "
+                f"of a {cost['mode']}."
             )
     return lines
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from taser.files import write_atomically
 
+from .overhead import ratio_cells
 from .table import Table
 
 
@@ -18,8 +19,7 @@ def tables(result: dict[str, Any]) -> list[Table]:
 def _table(group: str, result: dict[str, Any]) -> Table:
     own = [saving for saving in result["savings"] if saving["group"] == group]
     cells = [
-        [s["name"], f"{1e3 * s['seconds']:.0f}", f"×{s['ratio']:.2f}",
-         f"{s['ratio_low']:.2f}–{s['ratio_high']:.2f}"]
+        [s["name"], f"{1e3 * s['timing']['seconds']:.0f}", *ratio_cells(s["timing"])]
         for s in own
     ]  # fmt: skip
     return Table(
@@ -33,7 +33,7 @@ def _table(group: str, result: dict[str, Any]) -> Table:
 def summary(result: dict[str, Any]) -> list[str]:
     """The last of each group."""
     last = {saving["group"]: saving for saving in result["savings"]}
-    return [f"{group}: {s['name']} ×{s['ratio']:.2f}." for group, s in last.items()]
+    return [f"{group}: {s['name']} ×{s['timing']['ratio']:.2f}." for group, s in last.items()]
 
 
 def write(result: dict[str, Any], out: Path) -> Path:

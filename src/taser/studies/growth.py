@@ -1,7 +1,6 @@
 """How the cost of a step with TASER grows: with probes, batch, pixels and depth."""
 
 import math
-import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 import taser
 from taser.models import WideResNet
 
-from .measure import in_fresh_process, peak_growth, timed
+from .measure import circumstances, in_fresh_process, peak_growth, timed
 from .queue import Progress
 
 
@@ -110,5 +109,4 @@ def measure(
             "time_exponent": exponent(amounts, [point["seconds"] for point in points]),
             "memory_exponent": exponent(amounts, [point["memory"] for point in points]),
         }
-    return {"torch": torch.__version__, "machine": platform.machine(), "threads": threads,
-            "repetitions": repetitions, "curves": curves}  # fmt: skip
+    return {**circumstances(), "repetitions": repetitions, "curves": curves}

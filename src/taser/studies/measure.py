@@ -1,12 +1,17 @@
 """Seconds and peak memory of a piece of work."""
 
 import multiprocessing
+import platform
 import resource
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -14,6 +19,51 @@ def timed(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one step, the median; and its ratio to the first of those timed together.
+
+    ratio: the median over repetitions, each within itself; ratio_low, ratio_high: their range.
+    """
+
+    seconds: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
+Stepper = tuple[Callable[[], Any], int]
+"""Work to be timed, and how many steps it makes."""
+
+
+def interleaved(
+    steppers: Mapping[str, Stepper], repetitions: int, tick: Callable[[], object] = lambda: None
+) -> dict[str, Timing]:
+    """All of them in turn, again and again, so that a slow moment of the machine hits all alike."""
+    for work, _ in steppers.values():
+        work()
+    taken: dict[str, list[float]] = {name: [] for name in steppers}
+    for _ in range(repetitions):
+        for name, (work, steps) in steppers.items():
+            taken[name].append(timed(work) / steps)
+        tick()
+    first = taken[next(iter(taken))]
+    timings = {}
+    for name, seconds in taken.items():
+        ratios = [own / base for own, base in zip(seconds, first, strict=True)]
+        middle = statistics.median(ratios)
+        timings[name] = Timing(statistics.median(seconds), middle, min(ratios), max(ratios))
+    return timings
+
+
+def circumstances() -> dict[str, Any]:
+    """Under which a measurement was made."""
+    return {
+        "torch": torch.__version__, "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }  # fmt: skip
 
 
 def peak_growth(work: Callable[[], Any]) -> int:

@@ -1,9 +1,7 @@
 """What TASER costs on top of each method: off, the paper's way, and our default, in one run."""
 
-import platform
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
@@ -15,7 +13,7 @@ from taser.training import Config, read_recipe
 from taser.training.randomness import seeded_step
 from taser.training.setup import set_up
 
-from .measure import in_fresh_process, peak_growth, timed
+from .measure import Stepper, Timing, circumstances, interleaved
 from .queue import Progress
 from .table_config import METHODS
 
@@ -30,9 +28,8 @@ MODES = {
 }  # fmt: skip
 """The paper's way: second derivatives of every example in every step, the score network too."""
 
-PROCESSES = 3  # whose peaks scatter by a tenth
-
-PLAIN_LOOP = "straightforward loop"
+PLAIN_LOOPS = {"loop by loss.backward()": True, "loop by autograd.grad": False}
+"""PGD training as it is usually written, and whether its attack computes weight gradients too."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +49,13 @@ WORKLOADS = (Workload(64, 32), Workload(16, 128))
 
 @dataclass(frozen=True)
 class Cost:
-    """One method in one mode. seconds: of a step, the median; spread: lowest and highest.
-
-    ratio: to the method's "off" in the same repetition, the median over repetitions;
-    memory: bytes that a step needs at its peak, memory_ratio: to "off".
-    """
+    """One method in one mode; the ratio of its timing is to the method's "off"."""
 
     workload: str
     method: str
     mode: str
-    seconds: float
+    timing: Timing
     milliseconds_per_example: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    memory: int | None = None
-    memory_ratio: float | None = None
 
 
 def images(size: int) -> Dataset:
@@ -88,15 +76,8 @@ def configuration(workload: Workload, method: str, overrides: Sequence[str]) -> 
     return read_recipe(f"cifar10/{method}", [*always, *overrides])
 
 
-def stepper(workload: Workload, method: str, mode: str) -> tuple[Callable[[], None], int]:
+def stepper(workload: Workload, method: str, overrides: Sequence[str]) -> Stepper:
     """Training steps as a function, as many as make up one round of a lazy penalty; how many."""
-    return stepper_of(workload, method, MODES[mode])
-
-
-def stepper_of(
-    workload: Workload, method: str, overrides: Sequence[str]
-) -> tuple[Callable[[], None], int]:
-    """The same for any settings."""
     config = configuration(workload, method, overrides)
     setup = set_up(config, images(workload.batch))
     batch = next(iter(setup.batches))
@@ -113,8 +94,12 @@ def stepper_of(
     return round_of_steps, config.regulariser.every
 
 
-def plain_pgd_loop(workload: Workload) -> Callable[[], None]:
-    """PGD training as it is usually written: contiguous, nothing folded, nothing frozen."""
+def plain_pgd_loop(workload: Workload, weight_gradients: bool) -> Callable[[], None]:
+    """PGD training as it is usually written: contiguous, nothing folded, nothing frozen.
+
+    weight_gradients: its attack calls loss.backward(), which computes those of the weights too;
+    else torch.autograd.grad for the input alone. Both are found in published code.
+    """
     config = configuration(workload, "pgd", [])
     setup = set_up(config, images(workload.batch))
     model = setup.learner.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -128,7 +113,13 @@ def plain_pgd_loop(workload: Workload) -> Callable[[], None]:
         moved = (x + epsilon * (2 * torch.rand_like(x) - 1)).clamp(0, 1)
         for _ in range(config.objective.steps):
             moved.requires_grad_()
-            (gradient,) = torch.autograd.grad(F.cross_entropy(model(moved), y), moved)
+            loss = F.cross_entropy(model(moved), y)
+            if weight_gradients:
+                loss.backward()
+                gradient = moved.grad
+            else:
+                (gradient,) = torch.autograd.grad(loss, moved)
+            assert gradient is not None
             moved = moved.detach() + size * gradient.sign()
             moved = torch.min(torch.max(moved, x - epsilon), x + epsilon).clamp(0, 1)
         model.train()
@@ -139,25 +130,11 @@ def plain_pgd_loop(workload: Workload) -> Callable[[], None]:
     return step
 
 
-def peak_memory(workload: Workload, method: str, mode: str, threads: int) -> int:
-    """Bytes of one step's peak: its activations, gradients and the optimiser's state.
-
-    A step on two examples before it loads and allocates what is loaded only once. Attack steps
-    follow each other in the same memory, so that one is enough.
-    """
-    torch.set_num_threads(threads)
-    overrides = [*MODES[mode], "objective.steps=1"]
-    warm_up, _ = stepper_of(replace(workload, batch=2), method, overrides)
-    warm_up()
-    return peak_growth(stepper_of(workload, method, overrides)[0])
-
-
 def measure(
     workloads: Sequence[Workload] = WORKLOADS,
     methods: Sequence[str] = METHODS,
     *,
-    repetitions: int = 3,
-    memory: bool = True,
+    repetitions: int = 5,
     progress: Progress | None = None,
     keep: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any]:
@@ -165,70 +142,26 @@ def measure(
 
     keep: called with what there is so far, after each method.
     """
-    total, steps = len(workloads) * len(methods) * (repetitions + memory), count(1)
-
-    def tick(label: str) -> None:
-        if progress:
-            progress(next(steps), total, label)
-
-    costs: list[Cost] = []
+    total, ticks = len(workloads) * len(methods) * repetitions, count(1)
+    result: dict[str, Any] = {**circumstances(), "repetitions": repetitions, "costs": []}
     for workload in workloads:
         for method in methods:
-            found = _times(workload, method, repetitions, tick)
-            if memory:
-                found = _with_memory(workload, method, found)
-                tick(f"{workload.name}, {method}: memory")
-            costs += found
-            keep(_record(costs, repetitions))
-    return _record(costs, repetitions)
+
+            def tick(label: str = f"{workload.name}, {method}") -> None:
+                if progress:
+                    progress(next(ticks), total, label)
+
+            for mode, timing in interleaved(_steppers(workload, method), repetitions, tick).items():
+                each = 1000 * timing.seconds / workload.batch
+                result["costs"].append(asdict(Cost(workload.name, method, mode, timing, each)))
+            keep(result)
+    return result
 
 
-def _record(costs: Sequence[Cost], repetitions: int) -> dict[str, Any]:
-    return {
-        "torch": torch.__version__, "machine": platform.machine(),
-        "threads": torch.get_num_threads(), "repetitions": repetitions,
-        "costs": [asdict(cost) for cost in costs],
-    }  # fmt: skip
-
-
-def _times(
-    workload: Workload, method: str, repetitions: int, tick: Callable[[str], None]
-) -> list[Cost]:
-    """Each mode's step, and for PGD the loop that everybody writes, one after another."""
-    steps = {mode: stepper(workload, method, mode) for mode in MODES}
+def _steppers(workload: Workload, method: str) -> dict[str, Stepper]:
+    """Each mode's step; for PGD also the loops that everybody writes."""
+    steppers = {mode: stepper(workload, method, overrides) for mode, overrides in MODES.items()}
     if method == "pgd":
-        steps[PLAIN_LOOP] = plain_pgd_loop(workload), 1
-    for step, _ in steps.values():
-        step()
-    taken: dict[str, list[float]] = {mode: [] for mode in steps}
-    for _ in range(repetitions):
-        for mode, (step, rounds) in steps.items():
-            taken[mode].append(timed(step) / rounds)
-        tick(f"{workload.name}, {method}")
-    costs = []
-    for mode, seconds in taken.items():
-        ratios = [own / base for own, base in zip(seconds, taken["off"], strict=True)]
-        typical = statistics.median(seconds)
-        costs.append(
-            Cost(
-                workload.name, method, mode, typical, 1000 * typical / workload.batch,
-                statistics.median(ratios), min(ratios), max(ratios),
-            )
-        )  # fmt: skip
-    return costs
-
-
-def _with_memory(workload: Workload, method: str, costs: list[Cost]) -> list[Cost]:
-    threads = torch.get_num_threads()
-    peaks = {
-        mode: statistics.median(
-            in_fresh_process(peak_memory, workload, method, mode, threads) for _ in range(PROCESSES)
-        )
-        for mode in MODES
-    }
-    return [
-        replace(cost, memory=peaks[cost.mode], memory_ratio=peaks[cost.mode] / peaks["off"])
-        if cost.mode in peaks
-        else cost
-        for cost in costs
-    ]
+        for name, whole in PLAIN_LOOPS.items():
+            steppers[name] = plain_pgd_loop(workload, whole), 1
+    return steppers

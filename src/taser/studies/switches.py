@@ -1,14 +1,11 @@
 """What each switch saves, alone: of adversarial training, and of TASER on standard training."""
 
-import platform
-import statistics
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import Any
 
-import torch
-
-from .measure import timed
-from .overhead import PLAIN_LOOP, Workload, plain_pgd_loop, stepper_of
+from .measure import Stepper, Timing, circumstances, interleaved
+from .overhead import PLAIN_LOOPS, Workload, plain_pgd_loop, stepper
 from .queue import Progress
 
 WORKLOAD = Workload(16, 128)
@@ -17,9 +14,8 @@ TASER = ["regulariser.name=taser", "regulariser.fraction=1.0"]
 PAPER = [*TASER, "regulariser.at=clean", "regulariser.operator=langevin",
          "regulariser.backend=reverse"]  # fmt: skip
 
-ATTACK: dict[str, list[str] | None] = {
-    PLAIN_LOOP: None,
-    "parameters frozen in the attack": PLAIN,
+ATTACK: dict[str, list[str]] = {
+    "taser train": PLAIN,
     "+ channels_last": ["loop.fold=false"],
     "+ BatchNorm folded (default)": [],
     "+ torch.compile": ["loop.compile=true"],
@@ -37,55 +33,34 @@ PENALTY: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Saving:
-    """One setting: seconds of a step, and its ratio to the first of its group."""
+    """One setting; the ratio of its timing is to the first of its group."""
 
     group: str
     name: str
-    seconds: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    timing: Timing
 
 
 def measure(*, repetitions: int = 5, progress: Progress | None = None) -> dict[str, Any]:
     """Both groups, repetitions interleaved; JSON."""
-    savings = [
-        *_group("PGD training", "pgd", ATTACK, repetitions, progress),
-        *_group("standard training with TASER", "standard", PENALTY, repetitions, progress),
-    ]
-    return {
-        "torch": torch.__version__, "machine": platform.machine(),
-        "threads": torch.get_num_threads(), "repetitions": repetitions, "workload": WORKLOAD.name,
-        "savings": [asdict(saving) for saving in savings],
-    }  # fmt: skip
+    attack = {name: (plain_pgd_loop(WORKLOAD, whole), 1) for name, whole in PLAIN_LOOPS.items()}
+    groups = {
+        "PGD training": {**attack, **_steppers("pgd", ATTACK)},
+        "standard training with TASER": _steppers("standard", PENALTY),
+    }
+    ticks = count(1)
 
-
-def _group(
-    group: str,
-    method: str,
-    settings: dict[str, Any],
-    repetitions: int,
-    progress: Progress | None,
-) -> list[Saving]:
-    steps = {
-        name: (plain_pgd_loop(WORKLOAD), 1) if overrides is None
-        else stepper_of(WORKLOAD, method, overrides)
-        for name, overrides in settings.items()
-    }  # fmt: skip
-    for step, _ in steps.values():
-        step()
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for repetition in range(repetitions):
-        for name, (step, count) in steps.items():
-            taken[name].append(timed(step) / count)
+    def tick() -> None:
         if progress:
-            progress(repetition + 1, repetitions, group)
-    first = taken[next(iter(taken))]
-    found = []
-    for name, seconds in taken.items():
-        ratios = [own / base for own, base in zip(seconds, first, strict=True)]
-        found.append(
-            Saving(group, name, statistics.median(seconds), statistics.median(ratios),
-                   min(ratios), max(ratios))
-        )  # fmt: skip
-    return found
+            progress(next(ticks), len(groups) * repetitions, "switches")
+
+    savings = [
+        asdict(Saving(group, name, timing))
+        for group, steppers in groups.items()
+        for name, timing in interleaved(steppers, repetitions, tick).items()
+    ]
+    return {**circumstances(), "repetitions": repetitions, "workload": WORKLOAD.name,
+            "savings": savings}  # fmt: skip
+
+
+def _steppers(method: str, settings: dict[str, list[str]]) -> dict[str, Stepper]:
+    return {name: stepper(WORKLOAD, method, overrides) for name, overrides in settings.items()}

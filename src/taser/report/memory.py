@@ -1,0 +1,46 @@
+"""Peak memory with TASER, in the layout of its time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from taser.files import write_atomically
+
+from .method_table import NAMES
+from .overhead import MODES
+from .table import Table
+
+AIM = 1.3
+
+
+def table(result: dict[str, Any]) -> Table:
+    """A row for each method and mode."""
+    cells = [
+        [peak["workload"], NAMES[peak["method"]], MODES[peak["mode"]],
+         f"{peak['bytes'] / 1e6:.0f}", f"×{peak['ratio']:.2f}"]
+        for peak in result["peaks"]
+    ]  # fmt: skip
+    return Table(
+        ["network", "method", "", "peak MB", "against the method alone"], cells,
+        f"Resident memory that one step adds, the median of {result['processes']} processes, which "
+        f"scatter by a tenth; {result['threads']} thread(s), torch {result['torch']}.",
+    )  # fmt: skip
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """How many are within the aim, and the highest."""
+    own = [peak for peak in result["peaks"] if peak["mode"] == "default"]
+    within = sum(peak["ratio"] <= AIM for peak in own)
+    most = max(own, key=lambda peak: peak["ratio"])
+    return [
+        f"By default {within} of {len(own)} within ×{AIM} of the memory without TASER; the highest "
+        f"is {NAMES[most['method']]}, {most['workload']}: ×{most['ratio']:.2f}."
+    ]
+
+
+def write(result: dict[str, Any], out: Path) -> Path:
+    """memory.json and memory.md in `out`; the path of the latter."""
+    write_atomically(out / "memory.json", json.dumps(result, indent=1) + "\n")
+    text = "\n".join(f"- {line}" for line in summary(result))
+    body = f"# How much memory TASER needs\n\n{text}\n\n{table(result).markdown()}"
+    return write_atomically(out / "memory.md", body)
