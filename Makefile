@@ -17,9 +17,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure again what benchmarks/results/ holds (about an hour)
+bench: $(READY)  ## measure again what benchmarks/results/ holds (about two hours)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
 	$(BIN)/python benchmarks/overhead.py --out benchmarks/results
+	$(BIN)/python benchmarks/evaluation.py --examples 100 --batch 50 --out benchmarks/results
+	$(BIN)/python benchmarks/score_cache.py --out benchmarks/results
 
 # MkDocs Material would print a note about a future MkDocs at each build.
 docs: .venv/.docs  ## the documentation as pages, in site/; a warning is an error

@@ -11,4 +11,5 @@ from taser.cli import app
 
 if __name__ == "__main__":
     for command in ("overhead", "memory", "growth", "switches"):
-        app(["bench", command, *sys.argv[1:]], standalone_mode=False)
+        if code := app(["bench", command, *sys.argv[1:]], standalone_mode=False):
+            sys.exit(code)

@@ -1,5 +1,6 @@
 """`taser train`, `finetune`, `evaluate`, `study table` and `report`, as a user types them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
     said = run("train", "--recipe", "digits/pgd", "--taser", "--out", folder, *SMALL)
     assert "best of 3 steps" in said
     assert "name: taser" in (folder / "config.yaml").read_text()
-    quick = ("--data", "digits", "--epsilon", "0.1", "--n", "20", "--attacks", "fgsm", "--no-curve")
+    quick = ("--epsilon", "0.1", "--n", "20", "--attacks", "fgsm", "--no-curve")
     said = run("evaluate", "--model", folder, *quick, "--out", tmp_path / "evaluated")
     assert "n = 20" in said
     assert (tmp_path / "evaluated" / "report.html").exists()
@@ -34,6 +35,27 @@ def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
         tmp_path / "tuned", "data.name=digits", "data.augment=none", *SMALL,
     )  # fmt: skip
     assert (tmp_path / "tuned" / "last.safetensors").exists()
+
+
+def test_a_run_is_judged_on_its_own_test_part(tmp_path: Path) -> None:
+    """With another seed of the split, most of the usual test digits were trained on."""
+    run("train", "--out", tmp_path / "run", *SMALL, "data.seed=1")
+    quick = ("--epsilon", "0.1", "-n", "20", "--attacks", "fgsm", "--no-curve", "--json")
+    hashes = []
+    for data in ((), ("--data", "digits")):
+        out = ("--out", tmp_path / f"evaluated{len(data)}")
+        asked = ("evaluate", "--model", tmp_path / "run", *quick, *data, *out)
+        result = runner.invoke(app, list(map(str, asked)))
+        hashes.append(json.loads(result.stdout)["provenance"]["data"])
+    assert hashes[0] != hashes[1]
+
+
+def test_the_suggested_command_is_of_the_same_threat(tmp_path: Path) -> None:
+    said = run("train", "--out", tmp_path / "l2", *SMALL, "objective.norm=l2",
+               "objective.epsilon=8/255")  # fmt: skip
+    assert "--norm l2 --epsilon 0.03137255" in said
+    said = run("train", "--recipe", "tables/diabetes", "--out", tmp_path / "t", "loop.epochs=1")
+    assert "taser evaluate" not in said  # which is for classifiers
 
 
 def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """Models side by side: bold only where the data say so."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from attacks.victims import digits, undefended
 from taser.attacks import Threat
+from taser.cli import app
 from taser.evaluation import Evaluation, compare, evaluate
 from taser.evaluation.provenance import Provenance
 from taser.evaluation.verdicts import Verdicts
@@ -80,3 +85,20 @@ def test_other_examples_or_threats_cannot_be_compared() -> None:
         compare({"small": small, "large": large})
     with pytest.raises(ValueError, match="nothing"):
         compare({})
+
+
+def test_the_command(tmp_path: Path) -> None:
+    for name, right in (("plain", 100), ("robust", 200)):
+        text = record(standing(range(right))).to_json()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "evaluation.json").write_text(text)
+    folders = [str(tmp_path / "plain"), str(tmp_path / "robust")]
+    said = CliRunner().invoke(app, ["compare", *folders, "--out", str(tmp_path / "out"), "--json"])
+    assert said.exit_code == 0, said.output
+    assert "robust is more robust than plain by 10.0 points" in said.stderr
+    assert json.loads(said.stdout)["differences"][0]["p_value"] < 1e-6
+    assert (tmp_path / "out" / "report.html").exists()
+    for wrong in (folders[:1], [folders[0], str(tmp_path)]):
+        refused = CliRunner().invoke(app, ["compare", *wrong])
+        assert refused.exit_code == 1
+        assert "taser evaluate" in refused.output

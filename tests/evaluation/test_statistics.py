@@ -35,6 +35,23 @@ def test_the_paired_interval_is_the_bootstraps() -> None:
     assert abs(found.high - high) < 0.2 * deviation
 
 
+def test_several_answers_to_an_example_are_drawn_together() -> None:
+    """Against resampling whole columns, the slow way: three networks that mostly agree."""
+    rng = np.random.default_rng(2)
+    easy = rng.random(200)
+    correct = torch.from_numpy(np.stack([easy + 0.1 * rng.random(200) < 0.6 for _ in range(3)]))
+    found = accuracy_interval(correct)
+    rows = rng.integers(200, size=(10_000, 200))
+    shares = correct.double().mean(0).numpy()
+    low, high = np.quantile(shares[rows].mean(1), [0.025, 0.975])
+    deviation = shares.std() / 200**0.5
+    assert found.value == pytest.approx(shares.mean())
+    assert abs(found.low - low) < 0.2 * deviation
+    assert abs(found.high - high) < 0.2 * deviation
+    pooled = accuracy_interval(correct.flatten())
+    assert pooled.high - pooled.low < 0.7 * (found.high - found.low)  # too sure by nearly √3
+
+
 def test_pairing_counts() -> None:
     """The same marginal accuracies: agreement narrows the interval of the difference."""
     right = torch.arange(100) < 60

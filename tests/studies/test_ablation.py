@@ -6,6 +6,7 @@ from pathlib import Path
 from test_table import run
 
 from taser.report import ablation as report
+from taser.report.finished import Finished
 from taser.report.frontier import draw_frontier, families
 from taser.scores import Denoiser
 from taser.studies.ablation import DEFAULT, with_half_trained_score
@@ -37,13 +38,15 @@ def test_from_settings_to_report(tmp_path: Path) -> None:
     queue.add(config.jobs())
     queue.work(do, queue.names())
     assert not queue.failures()
-    text = report.write(queue, tmp_path).read_text()
+    study = Finished.of(queue)
+    page, _ = report.write(study, tmp_path)
+    text = page.read_text()
     assert "Robust against clean" in text
     assert "One part changed" in text
     markdown = (tmp_path / "table.md").read_text()
     assert "half-trained score" in markdown
     assert "No run with TASER" not in markdown
-    changed = {row.variant for row in report.changes(queue)}
+    changed = {row.variant for row in report.changes(study)}
     assert changed == {DEFAULT, "half-trained score", "white directions"}
     assert json.loads((tmp_path / "rows.json").read_text())
 

@@ -63,6 +63,10 @@ def test_ratios_are_to_the_first_of_the_same_repetition() -> None:
     ticks: list[int] = []
     timings = interleaved(work, 3, lambda: ticks.append(1))
     assert len(ticks) == 3
+    calls: list[str] = []
+    often = {name: (lambda name=name: calls.append(name), 1) for name in "ab"}
+    interleaved(often, 4, seldom="b")
+    assert calls == list("ababaaab")
     assert timings["one"].ratio == timings["one"].ratio_low == 1.0
     found = timings["four in two steps"]
     assert found.ratio_low <= found.ratio <= found.ratio_high

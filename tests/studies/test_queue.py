@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taser.lock import Taken, locked
-from taser.studies.queue import NotYet, Queue
+from taser.studies.queue import NotYet, Queue, run_workers
 
 
 def double(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
@@ -74,8 +75,52 @@ def test_a_job_waits_for_the_one_it_needs(tmp_path: Path, monkeypatch: pytest.Mo
     assert queue.result("job0") == {"value": 0}
 
 
+def test_a_job_waits_for_one_whose_worker_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it needs is in other hands first, and then in nobody's: it does that too."""
+    queue = filled(tmp_path, 2)
+    hands = ExitStack()
+    hands.enter_context(locked(tmp_path / "job1" / ".lock"))
+    monkeypatch.setattr("taser.studies.queue.time.sleep", lambda _: hands.close())
+
+    def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
+        if folder.name == "job0" and queue.result("job1") is None:
+            raise NotYet("job1 first")
+        return double(folder, job, progress)
+
+    queue.work(do, queue.names())
+    assert [queue.result(name) for name in queue.names()] == [{"value": 0}, {"value": 2}]
+
+
+def test_a_failure_of_yesterday_spoils_nothing_today(tmp_path: Path) -> None:
+    """job0 needs job1, which failed then and does not now."""
+    queue = filled(tmp_path, 2)
+    (tmp_path / "job1" / "error.txt").write_text("no memory")
+
+    def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
+        if folder.name == "job0" and queue.result("job1") is None:
+            if "job1" in queue.failures():
+                raise RuntimeError("job1, which it needs, failed")
+            raise NotYet("job1 first")
+        return double(folder, job, progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("taser.studies.queue.PAUSE", 0.0)
+        queue.work(do, queue.names())
+    assert not queue.failures()
+    assert queue.result("job0") == {"value": 0}
+
+
+def test_a_worker_that_dies_is_noticed(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 1)
+    with pytest.raises(RuntimeError, match="1 of 1 runs are not finished"):
+        run_workers(["--version"], queue, 1, 1, queue.names())  # which does no job
+
+
 SLEEPS = """
 import sys, time
+from contextlib import ExitStack
 from pathlib import Path
 from taser.studies.queue import Queue
 
@@ -103,6 +148,7 @@ def test_a_killed_worker_lets_go_of_its_job(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from taser.studies.queue import Queue, run_workers
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,13 @@ from taser.evaluation import Evaluation
 from taser.evaluation.provenance import Provenance
 from taser.evaluation.verdicts import Verdicts
 from taser.report import method_study
+from taser.report.demo import conclusion
+from taser.report.finished import Finished
+from taser.report.latex import latex
 from taser.report.method_findings import summary
-from taser.report.method_table import PAPER, latex, main_table, paper_table
+from taser.report.method_search import search_section
+from taser.report.method_table import PAPER, main_table, paper_table
+from taser.report.table import Table
 from taser.studies import table
 from taser.studies.queue import NotYet, Queue
 from taser.studies.search import Search
@@ -38,12 +44,14 @@ def run(variant: str, right: int, *, seed: int = 0, n: int = 100, method: str = 
     })  # fmt: skip
 
 
-def test_rows_pool_seeds_and_pair_examples() -> None:
+def test_rows_average_seeds_and_pair_examples() -> None:
     runs = [run("off", 40), run("off", 44, seed=1), run("taser", 60), run("taser", 64, seed=1)]
     off, ours = rows(runs, ["clean", "autoattack", "worst"])
     assert off.gain is None
     assert ours.gain is not None
-    assert ours.n["clean"] == 200
+    assert ours.n["clean"] == 100
+    assert ours.gain_range is not None
+    assert ours.gain_range["autoattack"] == pytest.approx((0.2, 0.2))
     assert ours.accuracy["autoattack"].value == pytest.approx(0.62)
     assert ours.gain["autoattack"].value == pytest.approx(0.2)
     assert ours.supported("autoattack")
@@ -145,7 +153,7 @@ def test_an_attack_on_fewer_examples() -> None:
     assert whole.average == pytest.approx((0.4 + 0.3) / 2)
     row = rows([whole], ["clean", "autoattack", "spsa", "worst"])[0]
     assert row.n == {"clean": 100, "autoattack": 100, "spsa": 10, "worst": 100}
-    assert "n = 100 (SPSA 10) over 1 seed" in main_table([row]).caption
+    assert "n = 100 (SPSA 10) and 1 seed" in main_table([row]).caption
 
 
 @pytest.mark.parametrize("name", ["studies/demo", "studies/digits", "studies/cifar10"])
@@ -173,7 +181,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     queue.add(config.jobs())
     queue.work(do, queue.names())
     assert not queue.failures()
-    page = method_study.write(queue, tmp_path, title="Small")
+    page, _ = method_study.write(Finished.of(queue), tmp_path, title="Small")
     text = page.read_text()
     assert "Fine-tuned" in text
     assert "Trained from scratch" in text
@@ -187,3 +195,88 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     }  # fmt: skip
     assert "not audited: an audit takes at least 30 examples" in text
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 5
+
+
+def test_an_interval_knows_that_seeds_answer_the_same_examples() -> None:
+    """Three copies of one network say no more than one of them."""
+    once = rows([run("off", 40), run("taser", 60)], ["autoattack"])[1]
+    runs = [run(variant, right, seed=seed) for variant, right in (("off", 40), ("taser", 60))
+            for seed in range(3)]  # fmt: skip
+    thrice = rows(runs, ["autoattack"])[1]
+    assert once.gain is not None
+    assert thrice.gain is not None
+    assert thrice.gain["autoattack"] == once.gain["autoattack"]
+    assert thrice.accuracy["autoattack"] == once.accuracy["autoattack"]
+
+
+def test_latex_escapes_what_it_would_read_as_its_own() -> None:
+    text = latex(Table(["method", "variant"], [["t_t & 50 %", "taser λ=0.1 ‖∇m‖² **+1 {a}**"]]))
+    assert r"t\_t \& 50 \%" in text
+    assert r"$\lambda$=0.1 $\|$$\nabla$m$\|$$^2$ \textbf{+1 \{a\}}" in text
+
+
+def searched(folder: Path) -> Queue:
+    """A queue whose search tried the same weights for both penalties."""
+    queue = Queue(folder)
+    weights = [["regulariser.weight=1"], ["regulariser.weight=2"]]
+    config = TableConfig(
+        methods=("pgd",),
+        variants={"off": [], "taser": [], "gradient": []},
+        search=Search(candidates={"off": [[]], "taser": weights, "gradient": weights}),
+    )
+    queue.add(config.jobs())
+    return queue
+
+
+def test_what_a_search_took_is_told_by_variant(tmp_path: Path) -> None:
+    queue = searched(tmp_path)
+    for variant, weight in (("taser", 1), ("gradient", 2)):
+        result = {"chosen": [f"regulariser.weight={weight}"]}
+        home = tmp_path / f"0-2-train-1-pgd-{variant}"
+        (home / "result.json").write_text(json.dumps(result))
+    ((_, (found,)),) = search_section(queue)
+    assert isinstance(found, Table)
+    taken = {(row[1], row[2]) for row in found.rows if row[-1] == "taken"}
+    assert taken == {
+        ("+ TASER", "regulariser.weight=1"), ("+ ‖∇m‖²", "regulariser.weight=2")
+    }  # fmt: skip
+
+
+def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
+    """With one worker that may be the control's, and its log may be gone."""
+    only = run("gradient", 3)
+    only.closer = {"curve": {"epsilons": [0, 1], "accuracies": [1, 0], "n": 9, "attack": "pgd"},
+                   "residuals": [0.1, 0.2]}  # fmt: skip
+    study = Finished(searched(tmp_path / "runs"), [only])
+    page, lines = method_study.write(study, tmp_path, title="So far")
+    assert "Stein residuals" not in page.read_text()
+    assert lines == ["No run with TASER is finished yet."]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"search": {"candidate": {}}}, "did you mean 'candidates'"),
+        ({"search": {"candidates": {"off": [[]], "tasre": [[]]}}}, "'tasre', which is no variant"),
+        ({"tuned": {"tasre": {}}}, "tuned names 'tasre'"),
+        ({"scratch": ["off", "tasre"]}, "scratch names 'tasre'"),
+    ],
+)
+def test_typing_errors_further_in_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TableConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [(["trust", "trust"], "found nothing"), (["trust", "do not trust"], "checks that fail"),
+     (["trust", "not audited: too few"], "could not be made"), ([], "could not be made")],
+)  # fmt: skip
+def test_the_demonstration_says_what_the_audit_said(verdicts: list[str], words: str) -> None:
+    runs = []
+    for variant in ("off", "taser"):
+        runs.append(run(variant, 50, method="standard"))
+    found = rows(runs, ["clean", "autoattack", "worst"])
+    for number, verdict in enumerate(verdicts):
+        runs[number].closer = {"audit": {"verdict": verdict}}
+    assert words in conclusion(found, runs)[1]

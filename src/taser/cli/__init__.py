@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from . import audit, bench, data, doctor, evaluate, score, shift, study, train
-from .common import Out, PlainErrors
+from . import audit, bench, compare, data, doctor, evaluate, score, shift, study, train
+from .common import Jobs, Out, PlainErrors, show
 from .machine import with_json
 
 app = typer.Typer(
@@ -17,10 +17,6 @@ app = typer.Typer(
     "the model (audit: do not trust; evaluate: less than --at-least); 130 stopped by Ctrl-C.",
     pretty_exceptions_enable=False,
 )
-for group in (study.app, bench.app):
-    for entry in group.registered_commands:
-        if entry.callback not in (None, study.work):  # which has no result of its own
-            entry.callback = with_json(entry.callback)
 app.add_typer(data.app, name="data")
 app.add_typer(score.app, name="score")
 app.add_typer(study.app, name="study")
@@ -31,6 +27,7 @@ app.command()(train.recipes)
 app.command()(evaluate.evaluate)
 app.command()(audit.audit)
 app.command()(shift.shift)
+app.command()(compare.compare)
 app.command()(doctor.doctor)
 
 
@@ -51,7 +48,7 @@ def main(
 @with_json
 def demo(
     out: Out = Path("out/demo"),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    jobs: Jobs = 2,
 ) -> None:
     """Train digits without and with TASER, attack, audit, and report: minutes, no download.
 
@@ -59,16 +56,15 @@ def demo(
     """
     from taser.report import demo as words
     from taser.report import method_study as report
-    from taser.studies.table import results
+    from taser.report.finished import Finished
     from taser.studies.table_config import read_table_config
 
-    from .common import show
-
     queue = study.run_queue(read_table_config("studies/demo"), out, jobs, threads=1)
-    rows = report.table_rows(queue)
-    lines = words.conclusion(rows, results(queue))
-    page = report.write(
-        queue, out, title="TASER on handwritten digits", conclusion=lines, closing=[words.NEXT],
+    found = Finished.of(queue)
+    rows = found.rows()
+    lines = words.conclusion(rows, found.runs)
+    page, _ = report.write(
+        found, out, title="TASER on handwritten digits", conclusion=lines, closing=[words.NEXT],
         paper=False,
     )  # fmt: skip
     typer.echo(report.tables(rows)[0].markdown())
@@ -78,20 +74,16 @@ def demo(
 @app.command()
 @with_json
 def report(
-    folder: Annotated[Path, typer.Argument(help="Made by `taser study table`, finished or not.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Of `taser study table` or `ablation`, finished or not.")
+    ],
 ) -> None:
-    """Make the report of a table anew, from the runs that are finished by now.
+    """Make the report of a study anew, from the runs that are finished by now.
 
     Example: taser report out/table
     """
-    from taser.report import method_study
     from taser.studies.queue import Queue
-
-    from .common import show
 
     if not (folder / "runs").is_dir():
         raise ValueError(f"there is no study in {folder}: make one with `taser study table`")
-    queue = Queue(folder / "runs")
-    rows = method_study.table_rows(queue)
-    page = method_study.write(queue, folder, title=f"Robust training methods: {folder.name}")
-    show(page, method_study.summary(rows))
+    show(*study.report_on(Queue(folder / "runs"), folder))

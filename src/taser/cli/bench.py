@@ -5,27 +5,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import Out, progress_bar, show
+from .common import Out, Threads, progress_bar, show, use_threads
+from .machine import with_json
 
 if TYPE_CHECKING:
     from taser.studies.overhead import Workload
 
 app = typer.Typer(help="What things cost on this machine.", no_args_is_help=True)
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all.")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Of every measurement.")]
 Method = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated.")]
 Width = Annotated[int | None, typer.Option(help="Only the network of this width.")]
 
 
-@app.callback()
-def _group() -> None:
-    """What things cost on this machine."""
-
-
 @app.command()
+@with_json
 def overhead(
     out: Out = Path("out/overhead"),
-    repetitions: Repetitions = 5,
+    repetitions: Repetitions = 9,
     threads: Threads = None,
     method: Method = None,
     width: Width = None,
@@ -37,7 +33,7 @@ def overhead(
     from taser.report import overhead as report
     from taser.studies.overhead import measure
 
-    _use(threads)
+    use_threads(threads)
     workloads, methods = _asked(width, method)
     with progress_bar() as progress:
         result = measure(
@@ -48,6 +44,7 @@ def overhead(
 
 
 @app.command()
+@with_json
 def memory(
     out: Out = Path("out/memory"),
     threads: Threads = None,
@@ -61,13 +58,14 @@ def memory(
     from taser.report import memory as report
     from taser.studies.memory import measure
 
-    _use(threads)
+    use_threads(threads)
     with progress_bar() as progress:
         result = measure(*_asked(width, method), progress=progress)
     show(report.write(result, out), report.summary(result))
 
 
 @app.command()
+@with_json
 def growth(
     out: Out = Path("out/growth"), repetitions: Repetitions = 3, threads: Threads = None
 ) -> None:
@@ -78,13 +76,14 @@ def growth(
     from taser.report import growth as report
     from taser.studies.growth import measure
 
-    _use(threads)
+    use_threads(threads)
     with progress_bar() as progress:
         result = measure(repetitions=repetitions, progress=progress)
     show(report.write(result, out), report.summary(result))
 
 
 @app.command()
+@with_json
 def switches(
     out: Out = Path("out/switches"), repetitions: Repetitions = 5, threads: Threads = None
 ) -> None:
@@ -95,17 +94,10 @@ def switches(
     from taser.report import switches as report
     from taser.studies.switches import measure
 
-    _use(threads)
+    use_threads(threads)
     with progress_bar() as progress:
         result = measure(repetitions=repetitions, progress=progress)
     show(report.write(result, out), report.summary(result))
-
-
-def _use(threads: int | None) -> None:
-    if threads:
-        import torch
-
-        torch.set_num_threads(threads)
 
 
 def _asked(width: int | None, method: list[str] | None) -> "tuple[list[Workload], list[str]]":

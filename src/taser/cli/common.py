@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 
 from . import machine
 
-ERROR, USAGE, VERDICT, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes beside 0: bad input, wrong usage, a verdict against the model, and Ctrl-C."""
+ERROR, VERDICT, INTERRUPTED = 1, 3, 130
+"""Exit codes: bad input, a verdict against the model, Ctrl-C; beside 0 and typer's 2, usage."""
 
 SECONDS_BETWEEN_LINES = 20.0
 
@@ -23,6 +23,17 @@ Root = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Of everything that is drawn at random.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all.")]
+
+
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
+
+
+def use_threads(threads: int | None) -> None:
+    """That many CPU threads, if a number is given."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 class PlainErrors(TyperGroup):

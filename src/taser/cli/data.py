@@ -1,6 +1,5 @@
 """`taser data`: get data sets and see what they hold."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -76,8 +75,7 @@ def info(
     """
     from taser.data import load
 
-    path = Path(name)
-    dataset = load(path if path.suffix and path.exists() else name, root=root, target=target)
+    dataset = load(name, root=root, target=target)
     if wanted():
         answer({
             "name": dataset.name,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .audit import Data, Epsilon, Model, Norm, Options, Weights, subject
 from .common import VERDICT, Root, Seed, Threads, progress_bar, show
 from .machine import with_json
+from .subject import Data, Epsilon, Model, Norm, Options, Target, Weights, subject, threat_for
 
 if TYPE_CHECKING:
     from taser.attacks import Threat
@@ -19,7 +19,7 @@ CURVE = 200  # examples for the curve against ε
 @with_json
 def evaluate(
     model: Model,
-    data: Data = "digits",
+    data: Data = None,
     weights: Weights = None,
     option: Options = None,
     epsilon: Epsilon = "8/255",
@@ -47,6 +47,7 @@ def evaluate(
         Path | None, typer.Option(help="Folder for the report; by default out/evaluate/<what>.")
     ] = None,
     root: Root = None,
+    target: Target = None,
 ) -> None:
     """Accuracy under attack, example by example; killed and started again, it goes on.
 
@@ -55,16 +56,13 @@ def evaluate(
     Models that others trained: known:mnist-lenet5, known:mnist-lenet5-robust,
     known:cifar10-resnet18. Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
     """
-    from taser.attacks import Threat
     from taser.evaluation import evaluate as run
     from taser.evaluation.answers import answers
     from taser.evaluation.curve import accuracy_curve
     from taser.report import evaluation as report
 
-    dataset, network = subject(model, weights, data, option, root, threads)
-    free = unbounded or not dataset.test.is_images
-    low, high = (None, None) if free else (0.0, 1.0)
-    threat = Threat(norm, epsilon, low, high)  # type: ignore[arg-type]
+    dataset, network = subject(model, weights, data, option, root, threads, target)
+    threat = threat_for(dataset, norm, epsilon, unbounded=unbounded)
     x, y = dataset.test.x, dataset.test.y
     out = out or Path("out/evaluate") / folder_name(model, weights, dataset.name, threat)
     if first:

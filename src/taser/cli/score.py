@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .common import Out, Root, Seed, Threads, progress_bar, show
+from .common import Out, Root, Seed, Threads, progress_bar, show, use_threads
 from .machine import with_json
 
 app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
@@ -38,8 +38,7 @@ def fit(
     from taser.scores import Denoiser, FitConfig
     from taser.scores import fit as train
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     torch.manual_seed(seed)
     x = load(data, root=root).train.x
     options = {"width": width, "blocks": blocks}

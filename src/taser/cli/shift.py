@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .audit import Data, Epsilon, Model, Norm, Options, Weights, chosen, subject
 from .common import Out, Root, Seed, Threads, progress_bar, show
 from .machine import with_json
+from .subject import Data, Epsilon, Model, Norm, Options, Weights, examples_of, subject, threat_for
 
 if TYPE_CHECKING:
     from taser.data import Dataset
@@ -20,7 +20,7 @@ REFERENCE = 500  # training examples that a residual's mean is taken over
 @with_json
 def shift(
     model: Model,
-    data: Data = "digits",
+    data: Data = None,
     weights: Weights = None,
     option: Options = None,
     other: Annotated[
@@ -50,7 +50,7 @@ def shift(
     """
     import torch
 
-    from taser.attacks import PGD, Threat
+    from taser.attacks import PGD
     from taser.data import load
     from taser.evaluation.out_of_distribution import out_of_distribution, shaped_like
     from taser.evaluation.shift import mixed
@@ -58,8 +58,8 @@ def shift(
     from taser.report import shift as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
-    x, y = chosen(dataset, examples)
-    threat = Threat(norm, epsilon)  # type: ignore[arg-type]
+    x, y = examples_of(dataset, examples)
+    threat = threat_for(dataset, norm, epsilon)
     attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
     generator = torch.Generator().manual_seed(seed)
     with progress_bar() as progress:
@@ -73,7 +73,7 @@ def shift(
             ]),
         }  # fmt: skip
         for name in other or []:
-            foreign = chosen(load(name, root=root), examples - half)[0]
+            foreign = examples_of(load(name, root=root), examples - half)[0]
             outside[name] = shaped_like(foreign, dataset.input_shape)
         detection = out_of_distribution(
             network, _score(dataset, score), x[:half], outside,

@@ -1,24 +1,27 @@
 """`taser study`: experiments, each with a report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .common import Out, progress_bar, show
+from .common import Jobs, Out, progress_bar, show
+from .machine import with_json
 
 if TYPE_CHECKING:
     from taser.studies.queue import Queue
     from taser.studies.table_config import TableConfig
 
 app = typer.Typer(help="Experiments, each with a report.", no_args_is_help=True)
-Seeds = Annotated[int, typer.Option(min=1, help="Networks for every setting.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Networks for every setting.")]
 HASTE = "A quick run: too short to compare with the figures of README and docs."
+RunThreads = Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small run to try it; not to quote.")]
 
 
 @app.command()
-def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = 5, quick: Quick = False) -> None:
+@with_json
+def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = None, quick: Quick = False) -> None:
     """Regression of sin x: the paper's Table 1, with its figure.
 
     Example: taser study toy1d --seeds 3 --out out/toy1d
@@ -26,14 +29,17 @@ def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = 5, quick: Quick = False) 
     from taser.report import toy1d as report
     from taser.studies.toy1d import Config, run
 
-    config = Config.quick() if quick else Config(seeds=tuple(range(seeds)))
+    config = _config(Config, quick, seeds)
     with progress_bar() as progress:
         result = run(config, progress=progress)
     show(report.write(result, out), [HASTE] * quick + report.summary(result))
 
 
 @app.command()
-def manifold2d(out: Out = Path("out/manifold2d"), seeds: Seeds = 3, quick: Quick = False) -> None:
+@with_json
+def manifold2d(
+    out: Out = Path("out/manifold2d"), seeds: Seeds = None, quick: Quick = False
+) -> None:
     """A classifier on a curve in the plane: the paper's Figure 1, measured.
 
     Example: taser study manifold2d --out out/manifold2d
@@ -41,18 +47,28 @@ def manifold2d(out: Out = Path("out/manifold2d"), seeds: Seeds = 3, quick: Quick
     from taser.report import manifold2d as report
     from taser.studies.manifold2d import Config, run
 
-    config = Config.quick() if quick else Config(seeds=tuple(range(seeds)))
+    config = _config(Config, quick, seeds)
     with progress_bar() as progress:
         result = run(config, progress=progress)
     show(report.write(result, out), [HASTE] * quick + report.summary(result))
 
 
+def _config(kind: Any, quick: bool, seeds: int | None) -> Any:
+    """A study's settings: as they are, with other seeds, or quick."""
+    if quick and seeds is not None:
+        raise ValueError("--quick has its own number of seeds: give one of --quick and --seeds")
+    if seeds is not None:
+        return kind(seeds=tuple(range(seeds)))
+    return kind.quick() if quick else kind()
+
+
 @app.command()
+@with_json
 def table(
     recipe: Annotated[str, typer.Option(help="A table's YAML, or a name as studies/digits.")],
     out: Out = Path("out/table"),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+    jobs: Jobs = 1,
+    threads: RunThreads = None,
 ) -> None:
     """Methods × {off, TASER, control} × seeds, as a queue of runs; started again, it goes on.
 
@@ -61,34 +77,42 @@ def table(
     On a cluster start `taser study work OUT` in as many places as you like: each takes the next
     run that nobody has. The report can be made at any time by `taser report OUT`.
     """
-    from taser.report import method_study as report
     from taser.studies.table_config import read_table_config
 
-    queue = run_queue(read_table_config(recipe), out, jobs, threads)
-    page = report.write(queue, out, title=f"Robust training methods: {recipe}")
-    show(page, report.summary(report.table_rows(queue)))
+    show(*report_on(run_queue(read_table_config(recipe), out, jobs, threads), out))
 
 
 @app.command()
+@with_json
 def ablation(
     recipe: Annotated[str, typer.Option(help="As for `taser study table`.")] = "studies/ablation",
     out: Out = Path("out/ablation"),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+    jobs: Jobs = 1,
+    threads: RunThreads = None,
 ) -> None:
     """One part of TASER changed at a time, and its curve over λ beside the isotropic penalty's.
 
     Example: taser study ablation --jobs 2 --out out/ablation
     """
-    from taser.report import ablation as report
     from taser.studies.ablation import with_half_trained_score
     from taser.studies.table_config import read_table_config
 
     config = read_table_config(recipe)
     with progress_bar() as progress:
         config = with_half_trained_score(config, out, progress)
-    queue = run_queue(config, out, jobs, threads)
-    show(report.write(queue, out), report.summary(queue))
+    show(*report_on(run_queue(config, out, jobs, threads), out))
+
+
+def report_on(queue: "Queue", out: Path) -> tuple[Path, list[str]]:
+    """The report of a table or an ablation, from the runs that are finished by now."""
+    from taser.report import ablation, method_study
+    from taser.report.finished import Finished
+    from taser.studies.ablation import DEFAULT
+
+    study = Finished.of(queue)
+    if any(run.variant == DEFAULT for run in study.runs):
+        return ablation.write(study, out)
+    return method_study.write(study, out, title=f"Robust training methods: {out.name}")
 
 
 def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) -> "Queue":
@@ -107,7 +131,9 @@ def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) 
 
 @app.command()
 def work(
-    out: Annotated[Path, typer.Argument(help="A folder made by `taser study table`.")],
+    out: Annotated[
+        Path, typer.Argument(help="A folder made by `taser study table` or `ablation`.")
+    ],
 ) -> None:
     """Do the runs of a table that nobody else does; several of these may work at once.
 

@@ -99,12 +99,16 @@ def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
+    threat = config.objective
     kind = "accuracy" if result.robust >= 0 else "negated mean squared error"
     typer.echo(
         f"best of {result.steps} steps at {result.best_step}: {kind} {result.clean:.3f} clean, "
-        f"{result.robust:.3f} under a short PGD at ε = {config.objective.epsilon:.3g} (at most "
-        f"{config.validation.examples} validation examples; a short attack flatters). For a figure "
-        f"to believe: taser evaluate --model {out} --data {config.data.name} --epsilon "
-        f"{config.objective.epsilon:.3g} --examples 200"
+        f"{result.robust:.3f} under a short PGD at ε = {threat.epsilon:.4g} (at most "
+        f"{config.validation.examples} validation examples; a short attack flatters)."
     )
+    if result.robust >= 0:  # errors are negated: this is a classifier
+        typer.echo(
+            f"For a figure to believe: taser evaluate --model {out} --norm {threat.norm} "
+            f"--epsilon {threat.epsilon:.7g} --examples 200"
+        )
     typer.echo(f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl")

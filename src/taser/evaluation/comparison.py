@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from torch import Tensor
 
@@ -48,8 +49,8 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
     """
     _check_same(evaluations)
-    first, *others = evaluations.values()
-    shared = [a for a in first.attacks if all(a in other.attacks for other in others)]
+    first = next(iter(evaluations.values()))
+    shared = _in_common(evaluations)
     columns: dict[str, Callable[[Evaluation], Tensor]] = {"clean": lambda e: e.clean}
     for attack in shared:
         columns[attack] = lambda e, attack=attack: e.attacks[attack].standing  # type: ignore[misc]
@@ -64,9 +65,25 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     return Comparison(rows, first.n)
 
 
+def differences(evaluations: Mapping[str, Evaluation]) -> dict[tuple[str, str], Difference]:
+    """For each pair of models, first minus second: the worst case over the attacks in common."""
+    _check_same(evaluations)
+    shared = _in_common(evaluations)
+    standing = {name: _worst(evaluation, shared) for name, evaluation in evaluations.items()}
+    return {
+        (first, second): difference(standing[first], standing[second])
+        for first, second in combinations(evaluations, 2)
+    }
+
+
 def difference(first: Tensor, second: Tensor) -> Difference:
     """Of two models' verdicts on the same examples, (n,) bool each: first minus second."""
     return Difference(difference_interval(first, second), mcnemar(first, second))
+
+
+def _in_common(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    first, *others = evaluations.values()
+    return [name for name in first.attacks if all(name in other.attacks for other in others)]
 
 
 def _worst(evaluation: Evaluation, attacks: list[str]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from .answers import answers
 from .corruptions import CORRUPTIONS, Corruption
 from .corruptions.corruption import SEVERITIES
 from .progress import Progress
-from .resampling import draws, percentiles
 from .statistics import Interval, accuracy_interval
 
 
@@ -38,21 +36,12 @@ class Shift:
         """
         chosen = [self.correct[corruption]] if corruption else list(self.correct.values())
         rows = torch.stack(chosen)[:, slice(None) if severity is None else [severity - 1]]
-        rows = rows.flatten(0, 1)
-        if len(rows) == 1:
-            return accuracy_interval(rows[0], seed=self.seed)
-        shares = rows.double().mean(0)
-        return Interval(float(shares.mean()), *percentiles(self._draws @ shares / len(shares)))
+        return accuracy_interval(rows.flatten(0, 1), seed=self.seed)
 
     @property
     def clean_accuracy(self) -> Interval:
         """Without corruption."""
         return accuracy_interval(self.clean, seed=self.seed)
-
-    @cached_property
-    def _draws(self) -> Tensor:
-        """One set of resamples for every figure, so that they can be compared."""
-        return draws(1000, len(self.clean), torch.Generator().manual_seed(self.seed))
 
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON, with the examples that are got right as 0 and 1."""

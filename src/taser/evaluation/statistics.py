@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import comb
 
 import numpy as np
+import torch
 from torch import Tensor
 
 DRAWS = 10_000
@@ -23,38 +24,55 @@ class Interval:
 
 
 def accuracy_interval(correct: Tensor, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Bootstrap percentile interval of a mean of right and wrong answers. correct: (n,) bool.
+    """Bootstrap percentile interval of a mean of right and wrong answers.
 
-    The mean of n draws with replacement from k right answers out of n is Binomial(n, k/n)/n, so
-    that is drawn. Where all answers agree there is nothing to resample: then the interval is the
-    exact binomial one, 1 − (α/2)^{1/n} from the end ("rule of three").
+    correct: (n,) bool, or (k, n) for k answers to each example (several networks, several
+    corruptions), which are not independent: examples are drawn, with all their answers. How
+    much k other networks would differ is therefore not in it.
+
+    Where all answers agree there is nothing to resample: then the interval is the exact binomial
+    one, 1 − (α/2)^{1/n} from the end ("rule of three").
     """
-    n, right = len(correct), int(correct.sum())
+    shares = _per_example(correct)
+    n, tail = len(shares), (1 - level) / 2
     _check(n, level)
-    tail = (1 - level) / 2
-    if right in (0, n):
+    if shares.min() == shares.max() and shares[0] in (0.0, 1.0):
         beyond = 1 - tail ** (1 / n)
-        return Interval(right / n, 1 - beyond, 1.0) if right else Interval(0.0, 0.0, beyond)
-    means = np.random.default_rng(seed).binomial(n, right / n, DRAWS) / n
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(right / n, float(low), float(high))
+        return Interval(1.0, 1 - beyond, 1.0) if shares[0] else Interval(0.0, 0.0, beyond)
+    return _mean_interval(shares, level, seed)
 
 
 def difference_interval(
     first: Tensor, second: Tensor, *, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Paired bootstrap of mean(first) − mean(second), on the same examples. Both: (n,) bool.
+    """Paired bootstrap of mean(first) − mean(second), on the same examples.
 
-    Each example differs by −1, 0 or 1; n draws with replacement have multinomial counts.
+    Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`.
     """
-    n = _paired(first, second)
-    _check(n, level)
-    gained, lost = _discordant(first, second)
-    shares = [gained / n, lost / n, 1 - (gained + lost) / n]
-    counts = np.random.default_rng(seed).multinomial(n, shares, DRAWS)
-    differences = (counts[:, 0] - counts[:, 1]) / n
-    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
-    return Interval((gained - lost) / n, float(low), float(high))
+    if first.shape != second.shape:
+        raise ValueError(
+            "two models are compared on the same examples; got answers of shapes "
+            f"{tuple(first.shape)} and {tuple(second.shape)}"
+        )
+    shares = _per_example(first) - _per_example(second)
+    _check(len(shares), level)
+    return _mean_interval(shares, level, seed)
+
+
+def _per_example(correct: Tensor) -> np.ndarray:
+    """The share of right answers to each example, (n,)."""
+    if correct.ndim not in (1, 2):
+        raise ValueError(f"answers are (n,) or (k, n); got {tuple(correct.shape)}")
+    return torch.atleast_2d(correct).double().mean(0).numpy()
+
+
+def _mean_interval(values: np.ndarray, level: float, seed: int) -> Interval:
+    """Of a mean. n draws with replacement have multinomial counts of the few values there are."""
+    n = len(values)
+    kinds, counts = np.unique(values, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, DRAWS)
+    low, high = np.quantile(drawn @ kinds / n, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(values.mean()), float(low), float(high))
 
 
 def mcnemar(first: Tensor, second: Tensor) -> float:
@@ -63,24 +81,15 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
     Of the b + c examples where they disagree, each is as likely to favour one as the other:
     p = 2·P[Binomial(b + c, ½) ≤ min(b, c)], at most 1.
     """
-    _paired(first, second)
-    gained, lost = _discordant(first, second)
-    both = gained + lost
-    tail = sum(comb(both, k) for k in range(min(gained, lost) + 1))
-    return min(1.0, 2 * tail / 2**both)
-
-
-def _discordant(first: Tensor, second: Tensor) -> tuple[int, int]:
-    return int((first & ~second).sum()), int((second & ~first).sum())
-
-
-def _paired(first: Tensor, second: Tensor) -> int:
     if first.shape != second.shape or first.ndim != 1:
         raise ValueError(
             "two models are compared on the same examples, (n,); got "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
-    return len(first)
+    gained, lost = int((first & ~second).sum()), int((second & ~first).sum())
+    both = gained + lost
+    tail = sum(comb(both, k) for k in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / 2**both)
 
 
 def _check(n: int, level: float) -> None:

@@ -1,30 +1,29 @@
 """The report of an ablation: which changes raise or lower what, against TASER as it is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from taser.studies.ablation import DEFAULT
-from taser.studies.queue import Queue
 from taser.studies.table_rows import Row
 
 from . import method_study
+from .finished import Finished
 from .frontier import MARK
-from .method_findings import headline, verdict
-from .method_table import MEASURES, NAMES, interval, main_table
-from .table import Table
+from .method_findings import verdict
+from .method_table import MEASURES, interval, main_table, title_of
 
 
-def changes(queue: Queue) -> list[Row]:
+def changes(study: Finished) -> list[Row]:
     """The rows with one part changed; gains are over TASER as it is."""
-    found = method_study.table_rows(queue, baseline=DEFAULT)
+    found = study.rows(baseline=DEFAULT)
     return [row for row in found if row.variant != "off" and MARK not in row.variant]
 
 
-def summary(queue: Queue) -> list[str]:
+def summary(found: Sequence[Row]) -> list[str]:
     """For each method, what the changes did to robust accuracy."""
-    found = changes(queue)
     if not found:
         return ["No run with TASER is finished yet."]
-    measure = headline(found[0])
+    measure = found[0].headline
     lines = []
     for method in dict.fromkeys(row.method for row in found):
         own = [row for row in found if row.method == method and row.gain is not None]
@@ -38,25 +37,19 @@ def summary(queue: Queue) -> list[str]:
             if names:
                 said.append(f"{change if change != 'left' else 'no supported change'}: "
                             + "; ".join(names))  # fmt: skip
+        text = ". ".join(words[:1].upper() + words[1:] for words in said)
         lines.append(
-            f"{NAMES.get(method, method)}, accuracy under {MEASURES.get(measure, measure)} against "
-            f"TASER as it is. {'. '.join(said).capitalize()}."
+            f"{title_of(method)}, accuracy under {MEASURES.get(measure, measure)} against TASER as "
+            f"it is. {text}."
         )
     return lines
 
 
-def changes_table(queue: Queue) -> Table:
-    """Every change, its gain over TASER as it is."""
-    table = main_table(changes(queue))
-    return Table(
-        table.headings, table.rows, table.caption.replace("the method alone", "TASER as it is")
-    )
-
-
-def write(queue: Queue, out: Path) -> Path:
-    """report.html, table.md, table.tex and rows.json in `out`; the page's path."""
+def write(study: Finished, out: Path) -> tuple[Path, list[str]]:
+    """report.html, table.md, table.tex and rows.json in `out`; the page, and its summary."""
+    found = changes(study)
+    table = main_table(found, against="TASER as it is")
     return method_study.write(
-        queue, out, title="Which part of TASER does what",
-        extra=[("One part changed", [changes_table(queue)])], conclusion=summary(queue),
-        paper=False,
+        study, out, title="Which part of TASER does what", extra=[("One part changed", [table])],
+        conclusion=summary(found), paper=False,
     )  # fmt: skip

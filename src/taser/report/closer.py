@@ -1,7 +1,6 @@
 """Pictures of the runs of a table: accuracy over ε, residuals, attacked images; and audits."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
@@ -11,13 +10,13 @@ from torch import Tensor
 
 from taser.scores import pretrained
 from taser.scores.pretrained import SHIPPED
-from taser.studies.queue import Queue
-from taser.studies.table import RunResult, results
+from taser.studies.table import RunResult
 from taser.studies.table_config import job_name
 from taser.training import read_recipe
 from taser.training.assemble import build_data
 
-from .method_table import NAMES, VARIANTS, colour, label
+from .finished import Finished
+from .method_table import colour, label, title_of, variant_of
 from .page import Block, Picture, png
 from .table import Table
 
@@ -36,22 +35,22 @@ IMAGES = (
 )
 
 
-def sections(queue: Queue) -> list[tuple[str, Sequence[Block]]]:
+def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
     """What there is to see of the finished runs, of the first seed."""
-    runs = [run for run in results(queue) if run.closer]
+    runs = [run for run in study.runs if run.closer]
     first = [run for run in runs if run.seed == min(r.seed for r in runs)]
     if not first:
         return []
     n = first[0].closer["curve"]["n"]
     found: list[tuple[str, Sequence[Block]]] = [
-        ("Accuracy against ε", [Picture(png(_panels(first, _curve)), CURVES.format(n=n))])
+        ("Accuracy against ε", [Picture(png(_panels(first, _curves)), CURVES.format(n=n))])
     ]
-    if any("residuals" in run.closer for run in first):
-        pairs = [run for run in first if run.variant in ("off", "taser")]
-        found.append(
-            ("Stein residuals", [Picture(png(_panels(pairs, _histogram)), RESIDUALS.format(n=n))])
-        )
-    images = _images(queue)
+    known = [run for run in first if "residuals" in run.closer]
+    pairs = [run for run in known if run.variant in ("off", "taser")]
+    if pairs:
+        picture = Picture(png(_panels(pairs, _histograms)), RESIDUALS.format(n=n))
+        found.append(("Stein residuals", [picture]))
+    images = _images(study)
     if images is not None:
         found.append(("What is attacked", [Picture(png(images), IMAGES)]))
     audits = audit_table(runs)
@@ -76,70 +75,63 @@ def audit_table(runs: Sequence[RunResult]) -> Table | None:
 
 
 def _name(run: RunResult) -> str:
-    kind = " (fine-tuned)" if run.finetuned else ""
-    return f"{NAMES.get(run.method, run.method)} {VARIANTS.get(run.variant, run.variant)}{kind}"
+    return f"{title_of(run.method, run.finetuned)} {variant_of(run.variant)}"
 
 
-def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, RunResult], None]) -> Figure:
+def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, list[RunResult]], None]) -> Figure:
     """A panel for each method, everything of it in one."""
     methods = list(dict.fromkeys((run.method, run.finetuned) for run in runs))
     columns = min(2, len(methods))
     lines = -(-len(methods) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.0 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False).flat
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes, (method, finetuned) in zip(grid, methods, strict=False):
-        for run in runs:
-            if (run.method, run.finetuned) == (method, finetuned):
-                draw(axes, run)
-        kind = " (fine-tuned)" if finetuned else ""
-        axes.set_title(NAMES.get(method, method) + kind)
+        draw(axes, [run for run in runs if (run.method, run.finetuned) == (method, finetuned)])
+        axes.set_title(title_of(method, finetuned))
         axes.legend(frameon=False, fontsize=8)
-    for axes in list(grid)[len(methods) :]:
+    for axes in grid[len(methods) :]:
         axes.axis("off")
     return figure
 
 
-def _curve(axes: Axes, run: RunResult) -> None:
-    curve = run.closer["curve"]
-    axes.plot(curve["epsilons"], [100 * a for a in curve["accuracies"]], "o-", markersize=3,
-              label=label(run.variant), color=colour(run.variant))  # fmt: skip
-    axes.axvline(run.evaluations[0].threat.epsilon, color="0.5", linestyle="--", linewidth=0.8)
+def _curves(axes: Axes, runs: list[RunResult]) -> None:
+    for run in runs:
+        curve = run.closer["curve"]
+        axes.plot(curve["epsilons"], [100 * a for a in curve["accuracies"]], "o-", markersize=3,
+                  label=label(run.variant), color=colour(run.variant))  # fmt: skip
+    epsilon = runs[0].evaluations[0].threat.epsilon
+    axes.axvline(epsilon, color="0.5", linestyle="--", linewidth=0.8)
     axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
 
 
-def _histogram(axes: Axes, run: RunResult) -> None:
-    if "residuals" not in run.closer:
-        return
-    r = torch.tensor(run.closer["residuals"])
-    widest = float(r.abs().quantile(0.99))
-    axes.hist(
-        r.numpy(), bins=50, range=(-widest, widest), alpha=0.6, color=colour(run.variant),
-        label=f"{label(run.variant)}: std {float(r.std()):.2g}",
-    )  # fmt: skip
+def _histograms(axes: Axes, runs: list[RunResult]) -> None:
+    """In the same bins, so that heights compare."""
+    residuals = {run.variant: torch.tensor(run.closer["residuals"]) for run in runs}
+    widest = max(float(r.abs().quantile(0.99)) for r in residuals.values())
+    for variant, r in residuals.items():
+        axes.hist(
+            r.numpy(), bins=50, range=(-widest, widest), alpha=0.6, color=colour(variant),
+            label=f"{label(variant)}: std {float(r.std()):.2g}",
+        )  # fmt: skip
     axes.set(xlabel="residual", ylabel="test examples")
 
 
-def _images(queue: Queue) -> Figure | None:
-    """What broke the first run that was broken: clean, attacked, change, score."""
-    first = next((run for run in results(queue) if run.closer), None)
-    if first is None:
-        return None
-    home = queue.folder / job_name(first.method, first.variant, first.seed)
-    path = home / f"evaluation-{first.evaluations[0].n}" / "attacked.safetensors"
+def _images(study: Finished) -> Figure | None:
+    """What broke the first run: clean, attacked, change, score."""
+    first = next(run for run in study.runs if run.closer)
+    home = study.queue.folder / job_name(first.method, first.variant, first.seed)
     config = home / "run" / "config.yaml"
-    if not (path.exists() and config.exists()):  # only the records were kept
-        return None
+    # Named after how many examples were asked for, which may be more than there are.
+    kept = sorted(home.glob("evaluation-*"), key=lambda path: int(path.name.split("-")[1]))
+    if not (config.exists() and kept and (kept[-1] / "attacked.safetensors").exists()):
+        return None  # only the records were kept
     data = read_recipe(config).data
     record = first.evaluations[0]
     broken = (record.clean & ~record.standing).nonzero()[:SHOWN, 0]
     if data.name not in SHIPPED or len(broken) == 0:
         return None
-    return _draw_images(data.name, *_broken(config, path, record.index, broken))
-
-
-def _broken(config: Path, path: Path, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    test = build_data(read_recipe(config).data).test
-    return test.rows(index[rows]), load_file(path)["x"][rows]
+    x = build_data(data).test.rows(record.index[broken])
+    return _draw_images(data.name, x, load_file(kept[-1] / "attacked.safetensors")["x"][broken])
 
 
 def _draw_images(name: str, x: Tensor, attacked: Tensor) -> Figure:

@@ -73,18 +73,15 @@ def summary(evaluation: Evaluation) -> list[str]:
 
 def table(evaluation: Evaluation) -> Table:
     """Clean, each attack with its stages, the worst case, the paper's average."""
-    rows = [_row("clean", accuracy_interval(evaluation.clean), evaluation.n)]
+    rows = [_row("clean", evaluation.clean)]
     for name, verdicts in evaluation.attacks.items():
-        right = int(verdicts.standing.sum())
-        rows.append(_row(name, accuracy_interval(verdicts.standing), right, verdicts.seconds))
+        rows.append(_row(name, verdicts.standing, verdicts.seconds))
         if len(verdicts.stages) > 1:
             rows += [
                 [f"  after {stage}", f"{100 * share:.1f}", "", "", ""]
                 for stage, share in verdicts.after(evaluation.clean).items()
             ]
-    rows[0][3] = str(int(evaluation.clean.sum()))
-    worst = accuracy_interval(evaluation.standing)
-    rows.append(_row("worst case, per example", worst, int(evaluation.standing.sum())))
+    rows.append(_row("worst case, per example", evaluation.standing))
     if evaluation.paper_average is not None:
         average = f"{100 * evaluation.paper_average:.1f}"
         rows.append(["mean of AutoAttack and SPSA (paper)", average, "", "", ""])
@@ -96,10 +93,11 @@ def table(evaluation: Evaluation) -> Table:
     )
 
 
-def _row(name: str, interval: Interval, right: int, seconds: float | None = None) -> list[str]:
+def _row(name: str, right: Tensor, seconds: float | None = None) -> list[str]:
+    interval = accuracy_interval(right)
     bounds = f"{100 * interval.low:.1f}–{100 * interval.high:.1f}"
     spent = "" if seconds is None else f"{seconds:.0f}"
-    return [name, f"{100 * interval.value:.1f}", bounds, str(right), spent]
+    return [name, f"{100 * interval.value:.1f}", bounds, str(int(right.sum())), spent]
 
 
 def _percent(interval: Interval) -> str:

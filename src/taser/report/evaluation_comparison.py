@@ -1,10 +1,15 @@
 """Models side by side, as a table whose bold figures are ahead beyond doubt."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 
 from taser.evaluation import Evaluation, Interval, compare
-from taser.evaluation.comparison import difference
+from taser.evaluation.comparison import differences
+from taser.files import write_atomically
 
+from .page import Page
 from .table import Table
 
 
@@ -25,19 +30,53 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
 
 def differences_table(evaluations: Mapping[str, Evaluation]) -> Table:
     """One row a pair of models: the difference of their worst cases, paired, and McNemar's p."""
-    names = list(evaluations)
     rows = []
-    for place, first in enumerate(names):
-        for second in names[place + 1 :]:
-            found = difference(evaluations[first].standing, evaluations[second].standing)
-            bounds = f"{100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
-            value = f"{100 * found.interval.value:+.1f}"
-            rows.append([f"{first} − {second}", value, bounds, f"{found.p_value:.2g}"])
+    for (first, second), found in differences(evaluations).items():
+        bounds = f"{100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
+        value = f"{100 * found.interval.value:+.1f}"
+        rows.append([f"{first} − {second}", value, bounds, f"{found.p_value:.2g}"])
     return Table(
         ["models", "points", "95 % interval", "McNemar p"],
         rows,
-        "Difference of robust accuracy in percentage points, worst case over all attacks.",
+        "Difference of robust accuracy in percentage points, worst case over the "
+        "attacks that all have in common.",
     )
+
+
+def summary(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Which of each pair is ahead, or that the data do not say."""
+    lines = []
+    for (first, second), found in differences(evaluations).items():
+        ahead, behind = (first, second) if found.interval.value > 0 else (second, first)
+        lines.append(
+            f"{ahead} is more robust than {behind} by {100 * abs(found.interval.value):.1f} points."
+            if found.interval.excludes_zero()
+            else f"Between {first} and {second} these examples do not decide."
+        )
+    return lines
+
+
+def write(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
+    """results.json, table.md and report.html in `out`; the page's path."""
+    both = [comparison_table(evaluations), differences_table(evaluations)]
+    numbers = {
+        "rows": {
+            name: {column: asdict(cell) for column, cell in row.items()}
+            for name, row in compare(evaluations).rows.items()
+        },
+        "differences": [
+            {"first": first, "second": second, **asdict(found)}
+            for (first, second), found in differences(evaluations).items()
+        ],
+    }
+    write_atomically(out / "results.json", json.dumps(numbers, indent=1) + "\n")
+    write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in both))
+    threat = next(iter(evaluations.values())).threat
+    page = Page(
+        f"Models side by side, {threat}", summary(evaluations),
+        [("Accuracy", both[:1]), ("Pairs", both[1:])], "taser compare",
+    )  # fmt: skip
+    return page.write(out / "report.html")
 
 
 def _cell(interval: Interval, best: bool) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from taser.studies.table_rows import Row
 
-from .method_findings import headline
-from .method_table import MEASURES, NAMES, VARIANTS
+from .method_table import MEASURES, title_of, variant_of
 
 MARK = " λ="
 """Variants called "taser λ=0.1", "taser λ=0.3", … are points of one curve, "taser"."""
@@ -26,26 +26,27 @@ def families(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def draw_frontier(rows: Sequence[Row]) -> Figure | None:
     """A panel for each method, a curve for each penalty, with 95 % intervals; None without λ."""
+    rows = [row for row in rows if not row.finetuned]
     methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
     if not methods:
         return None
     figure = Figure(figsize=(5 * len(methods), 4), layout="constrained")
     for axes, method in zip(figure.subplots(1, len(methods), squeeze=False)[0], methods,
                             strict=True):  # fmt: skip
-        own = [row for row in rows if row.method == method and not row.finetuned]
-        measure = headline(own[0])
+        own = [row for row in rows if row.method == method]
+        measure = own[0].headline
         for name, curve in families(own).items():
-            _plot(axes, curve, measure, VARIANTS.get(name, name), "o-")
+            _plot(axes, curve, measure, variant_of(name), "o-")
         _plot(axes, [row for row in own if row.variant == "off"], measure, "method alone", "k*")
         axes.set(
-            title=NAMES.get(method, method), xlabel="clean accuracy, %",
+            title=title_of(method), xlabel="clean accuracy, %",
             ylabel=f"accuracy under {MEASURES.get(measure, measure)}, %",
         )  # fmt: skip
         axes.legend(frameon=False)
     return figure
 
 
-def _plot(axes, curve: Sequence[Row], measure: str, label: str, style: str) -> None:  # type: ignore[no-untyped-def]
+def _plot(axes: Axes, curve: Sequence[Row], measure: str, label: str, style: str) -> None:
     clean, robust = ([row.accuracy[m] for row in curve] for m in ("clean", measure))
     errors = [
         [[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]]

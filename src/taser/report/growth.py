@@ -1,6 +1,5 @@
 """Time and memory against probes, batch, pixels and depth: a plot and a table."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from matplotlib.figure import Figure
 
 from taser.files import write_atomically
 
+from .bench import write_bench
 from .page import png
 from .table import Table
 
@@ -64,8 +64,8 @@ def summary(result: dict[str, Any]) -> list[str]:
 
 def write(result: dict[str, Any], out: Path) -> Path:
     """growth.json, growth.md and growth.png in `out`; the path of the second."""
-    write_atomically(out / "growth.json", json.dumps(result, indent=1) + "\n")
     write_atomically(out / "growth.png", png(draw(result)))
-    text = "\n".join(f"- {line}" for line in summary(result))
-    body = f"# How cost grows\n\n{text}\n\n{table(result).markdown()}\n\n![growth](growth.png)\n"
-    return write_atomically(out / "growth.md", body)
+    return write_bench(
+        "growth", "How cost grows", result, summary(result), [table(result)], out,
+        "![growth](growth.png)",
+    )  # fmt: skip

@@ -1,11 +1,9 @@
 """Peak memory with TASER, in the layout of its time."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from taser.files import write_atomically
-
+from .bench import write_bench
 from .method_table import NAMES
 from .overhead import MODES
 from .table import Table
@@ -40,7 +38,6 @@ def summary(result: dict[str, Any]) -> list[str]:
 
 def write(result: dict[str, Any], out: Path) -> Path:
     """memory.json and memory.md in `out`; the path of the latter."""
-    write_atomically(out / "memory.json", json.dumps(result, indent=1) + "\n")
-    text = "\n".join(f"- {line}" for line in summary(result))
-    body = f"# How much memory TASER needs\n\n{text}\n\n{table(result).markdown()}"
-    return write_atomically(out / "memory.md", body)
+    return write_bench(
+        "memory", "How much memory TASER needs", result, summary(result), [table(result)], out
+    )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from taser.evaluation.statistics import Interval
 from taser.studies.table_rows import Row
 
-from .method_table import MEASURES, NAMES, interval
+from .method_table import MEASURES, interval, title_of
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
@@ -15,23 +15,18 @@ def summary(rows: Sequence[Row]) -> list[str]:
         if row.variant != "taser" or row.gain is None:
             continue
         total += 1
-        measure = headline(row)
+        measure = row.headline
         helped += row.supported(measure)
         lines.append(_sentence(row, _control(rows, row), measure))
     if not total:
         others = any(row.gain is not None for row in rows)
         return [] if others else ["No run with TASER is finished yet."]
-    attack = MEASURES.get(headline(rows[0]), headline(rows[0]))
+    attack = MEASURES.get(rows[0].headline, rows[0].headline)
     first = (
         f"Under attack ({attack}) TASER's gain is supported (paired 95 % interval above zero) for "
         f"{helped} of {total} comparisons."
     )
     return [first, *lines]
-
-
-def headline(row: Row) -> str:
-    """The measure that counts: AutoAttack, or the last there is."""
-    return "autoattack" if "autoattack" in row.accuracy else list(row.accuracy)[-1]
 
 
 def verdict(gain: Interval) -> str:
@@ -44,10 +39,9 @@ def _sentence(row: Row, control: Row | None, measure: str) -> str:
     gain, clean = row.gain[measure], row.gain["clean"]
     change = verdict(gain)
     where = "" if change != "left" else " without a supported change"
-    name = NAMES.get(row.method, row.method) + (" (fine-tuned)" if row.finetuned else "")
     text = (
-        f"{name}: TASER {change} robust accuracy{where}, {interval(gain)} points, with clean "
-        f"accuracy {interval(clean)}"
+        f"{title_of(row.method, row.finetuned)}: TASER {change} robust accuracy{where}, "
+        f"{interval(gain)} points, with clean accuracy {interval(clean)}"
     )
     if control is not None and control.gain is not None:
         text += (

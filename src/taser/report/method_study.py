@@ -9,15 +9,17 @@ from typing import Any
 import taser
 from taser.files import write_atomically
 from taser.studies.queue import Queue
-from taser.studies.table import results
-from taser.studies.table_rows import Row, rows
+from taser.studies.table import RunResult
+from taser.studies.table_rows import Row
 from taser.training.log import read_log
 
 from . import closer
+from .finished import Finished
 from .frontier import draw_frontier
+from .latex import latex
 from .method_findings import summary
 from .method_search import search_section
-from .method_table import NAMES, detail_table, latex, main_table, paper_table
+from .method_table import detail_table, main_table, paper_table, title_of
 from .page import Block, Page, Picture, png
 from .table import Table
 from .training_curves import training_figure
@@ -26,16 +28,12 @@ FRONTIER = (
     "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
     "lies above the other at the same clean accuracy."
 )
+CURVES = (
+    "Validation accuracy over training, first seed: solid under a short PGD, dashed clean. "
+    "A solid line that falls while training goes on is robust overfitting."
+)
 
-
-def table_rows(queue: Queue, *, baseline: str = "off") -> list[Row]:
-    """The rows of all runs that are finished."""
-    runs = results(queue)
-    if not runs:
-        raise ValueError(f"no run in {queue.folder} is finished yet")
-    attacks = runs[0].attacks
-    measures = ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
-    return rows(runs, measures, baseline=baseline)
+Section = tuple[str, Sequence[Block]]
 
 
 def tables(found: Sequence[Row]) -> list[Table]:
@@ -45,83 +43,77 @@ def tables(found: Sequence[Row]) -> list[Table]:
 
 
 def write(
-    queue: Queue,
+    study: Finished,
     out: Path,
     *,
     title: str,
-    extra: Sequence[tuple[str, Sequence[Block]]] = (),
+    extra: Sequence[Section] = (),
     conclusion: Sequence[str] = (),
     closing: Sequence[str] = (),
     paper: bool = True,
-) -> Path:
-    """report.html, table.md, table.tex and rows.json in `out`; the page's path.
+) -> tuple[Path, list[str]]:
+    """report.html, table.md, table.tex and rows.json in `out`; the page, and its summary.
 
     extra: further sections; conclusion, closing: lines before and after the summary;
     paper: whether to set the paper's figures beside ours.
     """
-    found = table_rows(queue)
+    found = study.rows()
     ours = tables(found)
     beside = [paper_table(found)] if paper else []
     lines = [*conclusion, *summary(found), *closing]
-    frontier = draw_frontier(found)
-    sections: list[tuple[str, Sequence[Block]]] = [
+    frontier, logs = draw_frontier(found), _logs(study.queue)
+    sections: list[Section] = [
         ("Accuracy", ours),
         *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
-        ("Training", [_curves(queue)]), *extra, *closer.sections(queue), *search_section(queue),
+        *([("Training", [Picture(png(training_figure(logs)), CURVES)])] if logs else []),
+        *extra, *closer.sections(study), *search_section(study.queue),
         *([("Beside the paper", beside)] if paper else []),
-        ("Findings of the evaluation", _findings(queue)),
-        ("Configuration and versions", _configuration(queue)),
+        ("Findings of the evaluation", _findings(study.runs)),
+        ("Configuration and versions", _configuration(study)),
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
     further = [block for _, blocks in extra for block in blocks if isinstance(block, Table)]
-    text = "\n\n".join(table.markdown() for table in [*ours, *further, *beside])
+    every = [*ours, *further, *beside]
+    text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
-    write_atomically(out / "table.tex", "\n".join(latex(table) for table in [*ours, *beside]))
+    write_atomically(out / "table.tex", "\n".join(latex(table) for table in every))
     entries = [asdict(row) for row in found]
     write_atomically(out / "rows.json", json.dumps(entries, indent=1) + "\n")
-    return page.write(out / "report.html")
+    return page.write(out / "report.html"), lines
 
 
-def _curves(queue: Queue) -> Picture:
-    logs: dict[str, dict[str, list]] = {}
+def _logs(queue: Queue) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """By method and variant, the log of the first seed."""
+    logs: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name in queue.names():
-        job = _job(queue, name)
+        job = queue.job(name)
         lines = read_log(queue.folder / name / "run")
         if lines and "candidate" not in job:
-            kind = " (fine-tuned)" if job.get("finetuned") else ""
-            method = NAMES.get(job["method"], job["method"]) + kind
+            method = title_of(job["method"], job["finetuned"])
             logs.setdefault(method, {}).setdefault(job["variant"], lines)
-    caption = (
-        "Validation accuracy over training, first seed: solid under a short PGD, dashed clean. "
-        "A solid line that falls while training goes on is robust overfitting."
-    )
-    return Picture(png(training_figure(logs)), caption)
+    return logs
 
 
-def _findings(queue: Queue) -> list[str]:
+def _findings(runs: Sequence[RunResult]) -> list[str]:
     found = [
         f"{run.method} {run.variant}, seed {run.seed}: {finding.message}"
-        for run in results(queue)
+        for run in runs
         for evaluation in run.evaluations
         for finding in evaluation.findings
     ]
     return found or ["The attacks reported nothing unusual."]
 
 
-def _configuration(queue: Queue) -> list[Block]:
+def _configuration(study: Finished) -> list[Block]:
     """What the runs were asked, in short, and by which versions they were judged."""
-    runs = results(queue)
-    job = next(j for name in queue.names() if "evaluation" in (j := _job(queue, name)))
-    judged = job["evaluation"]
-    versions = runs[0].evaluations[0].provenance.versions
+    jobs = map(study.queue.job, study.queue.names())
+    job = next(job for job in jobs if "evaluation" in job)
+    records = study.runs[0].evaluations
+    attacks = ", ".join(f"{name} on {e.n} examples" for e in records for name in e.attacks)
+    versions = records[0].provenance.versions
     return [
         f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's folder "
         "holds its whole configuration, its log and its record.",
-        f"Attacks: {', '.join(f'{a} on {n} examples' for a, n in judged['attacks'].items())}, "
-        f"{judged['norm']}, ε = {judged['epsilon']:.4g}.",
+        f"Attacks: {attacks}; {records[0].threat}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]
-
-
-def _job(queue: Queue, name: str) -> dict[str, Any]:
-    return json.loads((queue.folder / name / "job.json").read_text())

@@ -1,4 +1,4 @@
-"""The paper's tables with our figures: Markdown, LaTeX and HTML."""
+"""The paper's tables with our figures."""
 
 from collections.abc import Sequence
 
@@ -27,13 +27,15 @@ PAPER = {
 
 
 WORDS = (
-    "worst case: right under every attack; AA: AutoAttack, four strong attacks one after another; "
-    "SPSA: an attack that asks for no gradient"
+    "worst case: right under every attack tried on it; AA: AutoAttack, four strong attacks one "
+    "after another; SPSA: an attack that asks for no gradient"
 )
 
 
-def main_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
-    """Accuracy of each method and variant, and the gain over the method alone, in per cent.
+def main_table(
+    rows: Sequence[Row], *, finetuned: bool = False, against: str = "the method alone"
+) -> Table:
+    """Accuracy of each method and variant, and the gain over it, in per cent.
 
     A gain is in bold if its paired 95 % interval excludes zero. SPSA alone and times have a table
     of their own, :func:`detail_table`.
@@ -48,7 +50,7 @@ def main_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
         headings += [MEASURES.get(measure, measure), "Δ"]
     cells = []
     for row in chosen:
-        line = [NAMES.get(row.method, row.method), VARIANTS.get(row.variant, row.variant)]
+        line = [title_of(row.method), variant_of(row.variant)]
         for measure in measures:
             line += [percent(row.accuracy[measure].value), _gain(row, measure)]
         cells.append(line)
@@ -56,8 +58,8 @@ def main_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
     return Table(
         headings, cells,
         f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n} "
-        f"({WORDS}). Δ against the method alone with its paired 95 % bootstrap interval, in bold "
-        "where that excludes zero.",
+        f"({WORDS}). Δ against {against} with its paired 95 % bootstrap interval over the "
+        "examples, in bold where that excludes zero.",
     )  # fmt: skip
 
 
@@ -65,20 +67,26 @@ def detail_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
     """SPSA, the paper's average, and what a run cost."""
     chosen = [row for row in rows if row.finetuned == finetuned]
     spsa = bool(chosen) and "spsa" in chosen[0].accuracy
+    seeds = any(row.seeds > 1 for row in chosen)
+    measure = chosen[0].headline if chosen else ""
     headings = ["method", "variant", *(["SPSA", "Δ", "AA/SPSA average"] if spsa else []),
+                *([f"Δ {MEASURES.get(measure, measure)} by seed"] if seeds else []),
                 "ms/example", "overhead"]  # fmt: skip
     cells = []
     for row in chosen:
-        line = [NAMES.get(row.method, row.method), VARIANTS.get(row.variant, row.variant)]
+        line = [title_of(row.method), variant_of(row.variant)]
         if spsa:
             average = "" if row.average is None else percent(row.average)
             line += [percent(row.accuracy["spsa"].value), _gain(row, "spsa"), average]
+        if seeds:
+            line.append(_by_seed(row, measure))
         overhead = "" if row.overhead is None else f"×{row.overhead:.2f}"
         cells.append([*line, f"{row.milliseconds:.2f}", overhead])
     return Table(
         headings, cells,
-        "The average of AutoAttack and SPSA is the paper's headline. Times were taken while runs "
-        "shared the machine: rough.",
+        "The average of AutoAttack and SPSA is the paper's headline. "
+        + ("By seed: the lowest and the highest, whose scatter no interval here holds. " * seeds)
+        + "Times were taken while runs shared the machine: rough.",
     )  # fmt: skip
 
 
@@ -111,34 +119,12 @@ def paper_table(rows: Sequence[Row]) -> Table:
     )  # fmt: skip
 
 
-def latex(table: Table) -> str:
-    """The table for a paper, with booktabs."""
-    escape = {"%": r"\%", "&": r"\&", "×": r"$\times$", "Δ": r"$\Delta$", "—": "--",
-              "−": "$-$", "‖∇m‖²": r"$\|\nabla m\|^2$", "ε": r"$\epsilon$"}  # fmt: skip
-
-    def plain(text: str) -> str:
-        for character, replacement in escape.items():
-            text = text.replace(character, replacement)
-        parts = text.split("**")
-        return parts[0] + "".join(
-            rf"\textbf{{{part}}}" if i % 2 == 0 else part for i, part in enumerate(parts[1:])
-        )
-
-    columns = "ll" + "r" * (len(table.headings) - 2)
-    lines = [" & ".join(map(plain, row)) + r" \\" for row in table.rows]
-    head = " & ".join(map(plain, table.headings)) + r" \\"
-    return "\n".join([
-        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule",
-        r"\end{tabular}", f"% {table.caption}", "",
-    ])  # fmt: skip
-
-
 def _sizes(row: Row) -> str:
     """n = 500 (SPSA 100), 1 seed."""
     n = row.n["clean"]
     fewer = [f"{MEASURES.get(m, m)} {size}" for m, size in row.n.items() if size != n]
     seeds = f"{row.seeds} seed{'s' * (row.seeds > 1)}"
-    return f"n = {n} {'(' + ', '.join(fewer) + ') ' if fewer else ''}over {seeds}"
+    return f"n = {n} {'(' + ', '.join(fewer) + ') ' if fewer else ''}and {seeds}"
 
 
 def _gain(row: Row, measure: str) -> str:
@@ -146,6 +132,14 @@ def _gain(row: Row, measure: str) -> str:
         return ""
     text = interval(row.gain[measure])
     return f"**{text}**" if row.gain[measure].excludes_zero() else text
+
+
+def _by_seed(row: Row, measure: str) -> str:
+    """The gain of the lowest and the highest seed."""
+    if row.gain_range is None:
+        return ""
+    low, high = row.gain_range[measure]
+    return f"{100 * low:+.1f} … {100 * high:+.1f}"
 
 
 def interval(value: Interval) -> str:
@@ -158,9 +152,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
+def title_of(method: str, finetuned: bool = False) -> str:
+    """A method's name in tables and above figures."""
+    return NAMES.get(method, method) + (" (fine-tuned)" if finetuned else "")
+
+
+def variant_of(variant: str) -> str:
+    """A variant's name in tables."""
+    return VARIANTS.get(variant, variant)
+
+
 def label(variant: str) -> str:
     """A variant's name in a legend."""
-    return "method alone" if variant == "off" else VARIANTS.get(variant, variant)
+    return "method alone" if variant == "off" else variant_of(variant)
 
 
 def colour(variant: str) -> str:

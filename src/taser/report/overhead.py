@@ -1,12 +1,11 @@
 """The cost of TASER in the paper's layout: time per example, overhead, memory."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from taser.files import write_atomically
 from taser.studies.overhead import PLAIN_LOOPS
 
+from .bench import write_bench
 from .method_table import NAMES, PAPER
 from .table import Table
 
@@ -64,7 +63,4 @@ def summary(result: dict[str, Any]) -> list[str]:
 
 def write(result: dict[str, Any], out: Path) -> Path:
     """overhead.json and overhead.md in `out`; the path of the latter."""
-    write_atomically(out / "overhead.json", json.dumps(result, indent=1) + "\n")
-    text = "\n".join(f"- {line}" for line in summary(result))
-    parts = "\n\n".join(table.markdown() for table in tables(result))
-    return write_atomically(out / "overhead.md", f"# What TASER costs\n\n{text}\n\n{parts}")
+    return write_bench("overhead", "What TASER costs", result, summary(result), tables(result), out)

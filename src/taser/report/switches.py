@@ -1,11 +1,9 @@
 """Which switch saves what."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from taser.files import write_atomically
-
+from .bench import write_bench
 from .overhead import ratio_cells
 from .table import Table
 
@@ -38,6 +36,6 @@ def summary(result: dict[str, Any]) -> list[str]:
 
 def write(result: dict[str, Any], out: Path) -> Path:
     """switches.json and switches.md in `out`; the path of the latter."""
-    write_atomically(out / "switches.json", json.dumps(result, indent=1) + "\n")
-    parts = "\n\n".join(table.markdown() for table in tables(result))
-    return write_atomically(out / "switches.md", f"# Which switch costs what\n\n{parts}")
+    return write_bench(
+        "switches", "Which switch costs what", result, summary(result), tables(result), out
+    )

@@ -35,6 +35,7 @@ class Curve:
 
     @property
     def length(self) -> float:
+        """Of the whole curve."""
         return float(self.arc[-1])
 
     def blurred(self, sigma: float) -> GaussianMixture:

@@ -5,12 +5,13 @@ score, is known in closed form. What the margin does across the curve is of no u
 Figure 1 says that an isotropic penalty takes both sensitivities away, and TASER the useless one.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 from torch import Tensor, nn
+
+from taser.evaluation.progress import Progress
 
 from .curve import Curve
 from .manifold2d_config import Config
@@ -20,8 +21,6 @@ from .portrait import Portrait, Scene
 from .sensitivity import measure
 
 __all__ = ["METHODS", "ON_CURVE", "PLAIN", "Config", "Result", "Run", "run"]
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, eq=False)

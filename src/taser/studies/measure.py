@@ -2,10 +2,10 @@
 
 import multiprocessing
 import platform
-import resource
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,23 +39,31 @@ Stepper = tuple[Callable[[], Any], int]
 
 
 def interleaved(
-    steppers: Mapping[str, Stepper], repetitions: int, tick: Callable[[], object] = lambda: None
+    steppers: Mapping[str, Stepper],
+    repetitions: int,
+    tick: Callable[[], object] = lambda: None,
+    seldom: Collection[str] = (),
 ) -> dict[str, Timing]:
-    """All of them in turn, again and again, so that a slow moment of the machine hits all alike."""
+    """All of them in turn, again and again, so that a slow moment of the machine hits all alike.
+
+    seldom: those that are slow and need not be known so well, in each third repetition only.
+    """
     for work, _ in steppers.values():
         work()
-    taken: dict[str, list[float]] = {name: [] for name in steppers}
-    for _ in range(repetitions):
+    first = next(iter(steppers))
+    seconds: dict[str, list[float]] = {name: [] for name in steppers}
+    ratios: dict[str, list[float]] = {name: [] for name in steppers}
+    for repetition in range(repetitions):
         for name, (work, steps) in steppers.items():
-            taken[name].append(timed(work) / steps)
+            if name not in seldom or repetition % 3 == 0:
+                seconds[name].append(timed(work) / steps)
+                ratios[name].append(seconds[name][-1] / seconds[first][-1])
         tick()
-    first = taken[next(iter(taken))]
-    timings = {}
-    for name, seconds in taken.items():
-        ratios = [own / base for own, base in zip(seconds, first, strict=True)]
-        middle = statistics.median(ratios)
-        timings[name] = Timing(statistics.median(seconds), middle, min(ratios), max(ratios))
-    return timings
+    middle = statistics.median
+    return {
+        name: Timing(middle(seconds[name]), middle(found), min(found), max(found))
+        for name, found in ratios.items()
+    }
 
 
 def circumstances() -> dict[str, Any]:
@@ -88,4 +96,7 @@ def _resident(field: str) -> int:
     for line in status.read_text().splitlines() if status.exists() else ():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    import resource  # which Windows lacks
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

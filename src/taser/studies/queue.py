@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from taser.evaluation.progress import Progress
 from taser.files import write_atomically
 from taser.lock import Taken, locked
 
-Progress = Callable[[int, int, str], None]
 Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
 """(the job's folder, what it is asked, progress) → its result, as JSON; resumable by itself."""
 
@@ -53,10 +53,22 @@ class Queue:
         """All jobs, in order."""
         return sorted(path.parent.name for path in self.folder.glob("*/job.json"))
 
+    def job(self, name: str) -> dict[str, Any]:
+        """What a job is asked."""
+        return json.loads((self.folder / name / "job.json").read_text())
+
     def result(self, name: str) -> dict[str, Any] | None:
         """What came of a job; None if it is not finished."""
         path = self.folder / name / "result.json"
         return json.loads(path.read_text()) if path.exists() else None
+
+    def taken(self, name: str) -> bool:
+        """Whether some worker has the job in hand."""
+        try:
+            with locked(self.folder / name / ".lock", wait=False):
+                return False
+        except Taken:
+            return True
 
     def failures(self) -> dict[str, str]:
         """The messages of the jobs that could not be done."""
@@ -64,37 +76,40 @@ class Queue:
         return {path.parent.name: path.read_text() for path in paths}
 
     def work(self, do: Work, names: Iterable[str], progress: Progress | None = None) -> None:
-        """Do every job of these that is neither finished nor in another worker's hands."""
+        """Do every job of these that is neither finished nor in another worker's hands.
+
+        Jobs that failed before are tried again.
+        """
         left = list(names)
+        for name in left:
+            (self.folder / name / "error.txt").unlink(missing_ok=True)
         while left:
-            left = [name for name in left if self._postponed(do, name, progress)]
-            if left:
-                time.sleep(PAUSE)
+            states = {name: self._attempt(do, name, progress) for name in left}
+            left = [name for name, state in states.items() if state != "over"]
+            if "waiting" not in states.values():
+                return  # what is left is in other hands
+            time.sleep(PAUSE)
 
-    def _postponed(self, do: Work, name: str, progress: Progress | None) -> bool:
-        """Do one job if it can be had; whether it has to wait for another."""
-        home = self.folder / name
-        for job in self._claimed(name):
-            try:
-                result = do(home, job, progress)
-            except NotYet:
-                return True
-            except (ValueError, RuntimeError, OSError) as error:
-                write_atomically(home / "error.txt", f"{error}\n")
-            else:
-                write_atomically(home / "result.json", json.dumps(result, indent=1))
-        return False
-
-    def _claimed(self, name: str) -> Iterator[dict[str, Any]]:
-        """The job, held while it is worked on; nothing if it is done or taken."""
+    def _attempt(
+        self, do: Work, name: str, progress: Progress | None
+    ) -> Literal["over", "taken", "waiting"]:
+        """Do one job, if it can be had and need not wait for another."""
         home = self.folder / name
         try:
             with locked(home / ".lock", wait=False):
-                if self.result(name) is None:
-                    (home / "error.txt").unlink(missing_ok=True)
-                    yield json.loads((home / "job.json").read_text())
+                if self.result(name) is not None or (home / "error.txt").exists():
+                    return "over"
+                try:
+                    result = do(home, self.job(name), progress)
+                except NotYet:
+                    return "waiting"
+                except (ValueError, RuntimeError, OSError) as error:
+                    write_atomically(home / "error.txt", f"{error}\n")
+                else:
+                    write_atomically(home / "result.json", json.dumps(result, indent=1))
+                return "over"
         except Taken:
-            return
+            return "taken"
 
 
 def run_workers(
@@ -121,10 +136,17 @@ def run_workers(
     finally:
         for worker in workers:
             worker.terminate()
-    if failed := queue.failures():
+    failed = {name: text for name, text in queue.failures().items() if name in names}
+    if failed:
         first = next(iter(failed))
         raise RuntimeError(
             f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}"
+        )
+    missing = [n for n in names if queue.result(n) is None and not queue.taken(n)]
+    if missing:
+        raise RuntimeError(
+            f"{len(missing)} of {len(names)} runs are not finished, because a worker was stopped "
+            f"or ran out of memory; {missing[0]} is the first. Start again to go on."
         )
 
 

@@ -41,15 +41,6 @@ class Search:
         """The methods that are searched, for these."""
         return list(dict.fromkeys(self.source(method) for method in methods))
 
-    @property
-    def budget(self) -> str:
-        """What the search costs, in words."""
-        counts = ", ".join(f"{len(tried)} of {name}" for name, tried in self.candidates.items())
-        shared = "".join(
-            f"; {method} takes {source}'s settings" for method, source in self.shared.items()
-        )
-        return f"short runs per method: {counts} ({' '.join(self.overrides) or 'full'}){shared}"
-
 
 Found = Mapping[str, Any]
 """A finished short run: {"clean": …, "robust": …} on the validation split, and its overrides."""

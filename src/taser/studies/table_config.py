@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from taser.attacks import fraction
-from taser.training.recipe import find_recipe
+from taser.training.recipes import find_recipe
 
 from .search import Search
 
@@ -65,10 +65,17 @@ class TableConfig:
         if "off" not in self.variants or "off" not in (self.scratch or ("off",)):
             raise ValueError("variants need one called off, which the others are compared with")
         if isinstance(self.search, dict):
+            check_keys("search", self.search, Search)
             object.__setattr__(self, "search", Search(**self.search))
+        tried = self.search.candidates if self.search else ()
+        named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
+        for key, variants in named.items():
+            if unknown := [v for v in variants if v not in self.variants]:
+                known = ", ".join(self.variants)
+                raise ValueError(f"{key} names {unknown[0]!r}, which is no variant: {known}")
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """Every run, by a name that sorts in the order of work."""
+        """Every run, by a name whose order is that of the work, but for what waits for others."""
         return dict(self._jobs())
 
     def _jobs(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -149,14 +156,23 @@ def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str
 
 def read_table_config(name: Path | str) -> TableConfig:
     """A table's YAML, such as the shipped studies/digits; unknown keys are refused."""
-    content = yaml.safe_load(find_recipe(name).read_text())
-    known = set(TableConfig.__dataclass_fields__)
-    if not isinstance(content, dict) or not set(content) <= known:
-        wrong = sorted(set(content) - known) if isinstance(content, dict) else [str(content)]
-        near = get_close_matches(str(wrong[0]), known, n=1)
+    try:
+        content = yaml.safe_load(find_recipe(name).read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no YAML: {error}") from None
+    check_keys(str(name), content, TableConfig)
+    return TableConfig(**content)
+
+
+def check_keys(where: str, content: Any, kind: type) -> None:
+    """Raise unless `content` has only keys that the dataclass `kind` knows."""
+    known = {field.name for field in fields(kind)}
+    if not isinstance(content, dict):
+        raise ValueError(f"{where} should have the keys {', '.join(sorted(known))}; got {content}")
+    if wrong := sorted(set(map(str, content)) - known):
+        near = get_close_matches(wrong[0], known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"{name}: there is no {', '.join(map(str, wrong))}{hint} (the keys are "
+            f"{where}: there is no {', '.join(wrong)}{hint} (the keys are "
             f"{', '.join(sorted(known))})"
         )
-    return TableConfig(**content)

@@ -1,4 +1,4 @@
-"""From runs to the rows of the paper's tables: pooled over seeds, compared example by example."""
+"""From runs to the rows of the paper's tables: averaged over seeds, compared example by example."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ class Row:
     """One method with one variant, against the baseline, by default the method alone.
 
     accuracy: by measure ("clean", each attack, "worst"), shares with 95 % intervals; gain: the
-    paired difference to the baseline, None for itself; average: (AutoAttack + SPSA)/2 if both were
-    run; milliseconds: of training for each example; overhead: over it; n: by measure, verdicts
-    over all seeds; chosen: what the search took.
+    paired difference to the baseline, None for itself; gain_range: that of the lowest and the
+    highest seed; average: (AutoAttack + SPSA)/2 if both were run; milliseconds: of training for
+    each example; overhead: over the baseline; n: by measure, examples, which every seed answers;
+    chosen: what the search took.
     """
 
     method: str
@@ -26,12 +27,18 @@ class Row:
     finetuned: bool
     accuracy: dict[str, Interval]
     gain: dict[str, Interval] | None
+    gain_range: dict[str, tuple[float, float]] | None
     average: float | None
     milliseconds: float
     overhead: float | None
     seeds: int
     n: dict[str, int]
     chosen: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The measure that counts: AutoAttack, or the last there is."""
+        return "autoattack" if "autoattack" in self.accuracy else list(self.accuracy)[-1]
 
     def supported(self, measure: str) -> bool:
         """Whether the gain's interval lies above zero."""
@@ -69,8 +76,6 @@ def _row(
     measures: Sequence[str],
 ) -> Row:
     ours, theirs = paired
-    milliseconds = 1000 * sum(run.seconds_per_example for run in group) / len(group)
-    before = 1000 * sum(run.seconds_per_example for run in theirs) / max(1, len(theirs))
     averages = [run.average for run in group]
     known = [average for average in averages if average is not None]
     return Row(
@@ -78,12 +83,24 @@ def _row(
         {m: accuracy_interval(_verdicts(group, m)) for m in measures},
         {m: difference_interval(_verdicts(ours, m), _verdicts(theirs, m)) for m in measures}
         if ours else None,
+        {m: _range(_verdicts(ours, m), _verdicts(theirs, m)) for m in measures} if ours else None,
         sum(known) / len(known) if known else None,
-        milliseconds, milliseconds / before if ours else None,
-        len(group), {m: len(_verdicts(group, m)) for m in measures}, tuple(group[0].chosen),
+        _milliseconds(group), _milliseconds(ours) / _milliseconds(theirs) if ours else None,
+        len(group), {m: len(group[0].correct(m)) for m in measures}, tuple(group[0].chosen),
     )  # fmt: skip
 
 
 def _verdicts(runs: list[RunResult], measure: str) -> Tensor:
-    """Right or wrong on every example of every seed, one after another."""
-    return torch.cat([run.correct(measure) for run in runs])
+    """(k, n): right or wrong by each of k seeds, on every example."""
+    return torch.stack([run.correct(measure) for run in runs])
+
+
+def _range(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """The lowest and the highest gain of a seed. Both: (k, n)."""
+    gains = first.double().mean(1) - second.double().mean(1)
+    return float(gains.min()), float(gains.max())
+
+
+def _milliseconds(runs: list[RunResult]) -> float:
+    """Of training, for each example."""
+    return 1000 * sum(run.seconds_per_example for run in runs) / len(runs)

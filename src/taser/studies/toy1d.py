@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from taser import probes, scores
+from taser.evaluation.progress import Progress
 from taser.stein import SteinPenalty
 
 from .toy1d_config import Config, Method
@@ -46,8 +47,6 @@ from .toy1d_result import Fit, Result, points
 from .toy1d_theory import theory
 
 __all__ = ["Config", "Fit", "Method", "Result", "run", "theory"]
-
-Progress = Callable[[int, int, str], None]
 
 
 def run(config: Config | None = None, progress: Progress | None = None) -> Result:

@@ -175,7 +175,9 @@ class _Run:
             same_statistics(self.setup.average.model)
         epoch, check = self.setup.batches.epoch, self.config.validation
         if epoch % check.every == 0 or epoch == self.config.loop.epochs:
+            began = time.monotonic()
             self._validate()
+            self.started += time.monotonic() - began  # which is not training
         self._save()
 
     def _validate(self) -> None:

@@ -1,0 +1,29 @@
+"""The finished runs of a study, read once for all that is said of them."""
+
+from dataclasses import dataclass
+
+from taser.studies.queue import Queue
+from taser.studies.table import RunResult, results
+from taser.studies.table_rows import Row, rows
+
+
+@dataclass(frozen=True)
+class Finished:
+    """queue: with the runs that are not finished, too; runs: those that are, not of a search."""
+
+    queue: Queue
+    runs: list[RunResult]
+
+    @classmethod
+    def of(cls, queue: Queue) -> "Finished":
+        """All of a queue; an error if there are none."""
+        runs = results(queue)
+        if not runs:
+            raise ValueError(f"no run in {queue.folder} is finished yet")
+        return cls(queue, runs)
+
+    def rows(self, *, baseline: str = "off") -> list[Row]:
+        """Of the tables; gains are over the variant `baseline`."""
+        attacks = self.runs[0].attacks
+        measures = ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
+        return rows(self.runs, measures, baseline=baseline)
