@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
+from taser.probes.precision import full_precision
 from taser.stein.guards import frozen, unwrapped
 from taser.stein.reverse import gradient_with_graph
 from taser.stein.shared import SharedPass
 from taser.stein.statistics import batch_statistics
-from taser.stein.terms import full_precision
 
 from .objective import Model
 

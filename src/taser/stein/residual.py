@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from taser.probes import Probed
+from taser.probes.precision import full_precision
 
 from .checks import check_inputs, check_labels, check_options
 from .curvature import bending_layer, check_piecewise_linear, curvature_seen
@@ -17,7 +18,7 @@ from .guards import Backend, UnsupportedLayer, check_structure, is_compiled, roo
 from .piecewise_linear import piecewise_linear
 from .plain_kernels import plain_kernels
 from .reverse import exact, reverse
-from .terms import Function, Operator, Terms, full_precision
+from .terms import Function, Operator, Terms
 from .watch import Watched
 
 logger = logging.getLogger("taser")

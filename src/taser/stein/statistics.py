@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from taser.probes.precision import full_precision
+
 from .guards import frozen, is_compiled, roots
-from .terms import full_precision
 
 Statistics = Literal["auto", "batch", "running"]
 
