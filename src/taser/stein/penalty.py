@@ -8,19 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
+from taser.probes.precision import full_precision
 from taser.scores import Score
 
+from .asked import asked
 from .centre import Centre, global_mean
 from .checks import check_choice, check_count, check_inputs, check_labels, check_options
 from .directions import Distribution
-from .guards import Backend, frozen, untouched_randomness, unwrapped
+from .guards import Backend, untouched_randomness, unwrapped
 from .known import Known
 from .part import random_part, variance_correction
 from .random_source import RandomSource
 from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
 from .shared import SharedPass
-from .statistics import Statistics, batch_statistics
+from .statistics import Statistics
 from .terms import Operator, Terms
 
 Field = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -151,9 +153,9 @@ class SteinPenalty(nn.Module):
             s = s if callable(s) else s[rows]
             shared = shared.rows(rows)
         if callable(s):
-            asked = x
-            x, s = _asked(s, x)
-            shared = shared if x is asked else shared.elsewhere()
+            here = x
+            x, s = _asked(s, here)
+            shared = shared if x is here else shared.elsewhere()
         terms, backend = self._residuals(model, x, y, s, shared)
         value = self._centred_square(terms)
         if rows is not None and self.centre.of_batch:
@@ -186,16 +188,12 @@ class SteinPenalty(nn.Module):
     def _residuals(
         self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor, shared: SharedPass
     ) -> tuple[Terms, Backend]:
-        model = unwrapped(model)
+        model, x = unwrapped(model), full_precision(x)
         f = Probed(model, self.probe, y)
         known = self._known.backend_for(model)
         check_inputs(x, s, finite=known is None)
         check_labels(y, x)
-        with (
-            untouched_randomness(x.device),
-            batch_statistics(model, x, self.batchnorm, shared.statistics),
-            frozen(model),
-        ):
+        with untouched_randomness(x.device), asked(model, x, shared, self.batchnorm):
             backend, certain = (known, True) if known else self._choose(f, x)
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,
