@@ -84,7 +84,7 @@ def test_unknown_name_gets_the_nearest(name: str, near: str) -> None:
 
 
 def test_unlike_anything_gets_the_list() -> None:
-    with pytest.raises(ValueError, match="called 'zzz'; The names are digits, mnist"):
+    with pytest.raises(ValueError, match="called 'zzz'; there are digits, mnist"):
         load("zzz")
 
 

@@ -2,11 +2,12 @@
 
 import csv
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
+
+from taser.nearest import hint
 
 from .dataset import Task
 from .labels import numbered
@@ -33,9 +34,9 @@ def read_table(
         )
     for name in (target, *ignore):
         if name not in table:
-            near = get_close_matches(name, table, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(f"{path} has no column {name!r}{hint}; it has {', '.join(table)}")
+            raise ValueError(
+                f"{path} has no column {name!r}{hint(name, table)}; it has {', '.join(table)}"
+            )
     columns = tuple(name for name in table if name != target and name not in ignore)
     if not columns:
         raise ValueError(f"{path} has no column left for the features, only {target!r}")

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from taser.nearest import plain, unknown
+
 from .activation import Activation
 from .cnn import SmallCNN
 from .mlp import MLP
-from .nearest import unknown
 from .resnet import ResNet18
 from .wide_resnet import WideResNet
 
@@ -92,7 +93,7 @@ def build(
     >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
     Linear(in_features=16, out_features=3, bias=True)
     """
-    make = BUILDERS.get(name.lower().replace("-", "").replace("_", ""))
+    make = BUILDERS.get(plain(name))
     if make is None:
         raise unknown("model", name, BUILDERS)
     if width is not None:
