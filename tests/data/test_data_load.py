@@ -111,6 +111,10 @@ def test_options_that_would_do_nothing_are_refused(options: dict, says: str) -> 
         load("digits", **options)
 
 
+def test_an_empty_list_is_no_option() -> None:
+    assert load("digits", ignore=[]).hash == load("digits").hash
+
+
 def test_a_name_comes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()

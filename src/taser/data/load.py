@@ -51,6 +51,7 @@ def load(
     >>> digits.input_shape, len(digits.train), len(digits.validation), len(digits.test)
     ((1, 8, 8), 1295, 143, 359)
     """
+    ignore = tuple(ignore)
     known = find(name_or_path) if isinstance(name_or_path, str) else None
     if known is not None:
         _refuse(known.name, size=size, target=target, ignore=ignore, task=task)

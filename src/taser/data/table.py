@@ -54,7 +54,7 @@ def _targets(
         return _numbers(column, name, path), None
     if (missing := np.flatnonzero(column == "")).size:
         raise ValueError(f"column {name!r} of {path} has no label in row {missing[0] + 1}")
-    (numbers,), classes = numbered([column])
+    (numbers,), classes = numbered([_in_order(column)])
     return numbers, classes
 
 
@@ -64,6 +64,16 @@ def _looks_like_classes(column: np.ndarray) -> bool:
     except ValueError:
         return True
     return len(values) <= FEW and bool((values == np.round(values)).all())
+
+
+def _in_order(column: np.ndarray) -> np.ndarray:
+    """Whole numbers as numbers, so that 10 comes after 9; everything else as the text it is."""
+    try:
+        values = column.astype(np.float64)
+    except ValueError:
+        return column
+    exact = np.abs(values) < 2**53  # beyond, neighbours would become one
+    return values.astype(np.int64) if (exact & (values == np.round(values))).all() else column
 
 
 def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
