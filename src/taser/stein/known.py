@@ -49,5 +49,5 @@ class Known:
 
 
 def _modes(model: nn.Module) -> list[bool]:
-    """In training mode dropout answers otherwise than the penalty, which asks without it."""
+    """Of every module: with dropout in training mode the loss asks another function."""
     return [module.training for module in model.modules()]
