@@ -84,7 +84,7 @@ def test_unknown_name_gets_the_nearest(name: str, near: str) -> None:
 
 
 def test_unlike_anything_gets_the_list() -> None:
-    with pytest.raises(ValueError, match="called 'zzz'; The names are digits, mnist"):
+    with pytest.raises(ValueError, match="called 'zzz'; there are digits, mnist"):
         load("zzz")
 
 
@@ -109,6 +109,10 @@ def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
 def test_options_that_would_do_nothing_are_refused(options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         load("digits", **options)
+
+
+def test_an_empty_list_is_no_option() -> None:
+    assert load("digits", ignore=[]).hash == load("digits").hash
 
 
 def test_a_name_comes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,20 @@ def test_numbers_are_a_regression_unless_few_and_whole(people: Path, tmp_path: P
     assert load(few, target="b", task="regression").classes is None
 
 
+@pytest.mark.parametrize("form", ["{}", "{}.0"])
+def test_classes_that_are_numbers_are_in_the_order_of_numbers(tmp_path: Path, form: str) -> None:
+    file = write(tmp_path, "a,b", [f"{k},{form.format(k % 12)}" for k in range(120)])
+    data = load(file, target="b", standardise=False)
+    assert data.classes == tuple(map(str, range(12)))
+    assert torch.equal(data.train.x[:, 0] % 12, data.train.y.float())
+
+
+def test_numbers_beside_text_and_beyond_floats_are_names(tmp_path: Path) -> None:
+    for names in (("9", "10", "ten"), (str(2**60), str(2**60 + 1))):
+        file = write(tmp_path, "a,b", [f"{k},{names[k % len(names)]}" for k in range(60)])
+        assert load(file, target="b", task="classification").classes == tuple(sorted(names))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

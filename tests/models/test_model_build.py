@@ -60,7 +60,7 @@ def test_options_reach_the_network() -> None:
     [
         ("resnet81", {}, "did you mean 'resnet18'"),
         ("wide_resnet_28", {"width": 0}, "width should be at least 1; got 0"),
-        ("transformer", {}, "There are resnet18, wideresnet28, wideresnet34, cnn, mlp"),
+        ("transformer", {}, "there are resnet18, wideresnet28, wideresnet34, cnn, mlp"),
         ("cnn", {"dept": 2}, "no option of cnn called 'dept'"),
         ("mlp", {"dept": 2}, "did you mean 'depth'"),
         ("mlp", {"actvation": "silu"}, "did you mean 'activation'"),

@@ -72,6 +72,17 @@ def test_jacobian_penalty_is_unbiased(name: str) -> None:
     assert abs(draws.mean() - expected) < 4 * error
 
 
+@pytest.mark.parametrize("penalty", [GradientPenalty(), JacobianPenalty()])
+def test_an_operation_in_place_at_the_start_leaves_the_inputs_alone(penalty: nn.Module) -> None:
+    case = cases.case("batchnorm")
+    x, values = case.x.clone(), []
+    for inplace in (False, True):
+        model = nn.Sequential(nn.ReLU(inplace=inplace), case.model).train()
+        values.append(penalty(model, x, case.y, generator=torch.Generator().manual_seed(0)))
+        assert torch.equal(x, case.x)
+    torch.testing.assert_close(values[0], values[1])
+
+
 def test_jacobian_penalty_of_one_output_has_no_variance() -> None:
     """A unit vector of one output is ±1, so one projection gives ‖∇f‖²."""
     case = cases.case("mlp")

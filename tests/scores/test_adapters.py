@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 import taser
-from taser.scores import DenoisingScore, Gaussian, from_diffusers, from_edm, normalised, sigma_of
+from taser.scores import (
+    DenoisingScore,
+    Gaussian,
+    Scaled,
+    from_diffusers,
+    from_edm,
+    normalised,
+    sigma_of,
+)
 
 SHAPE = (1, 3, 3)
 
@@ -119,6 +127,17 @@ def test_normalised_scores_have_one_size_at_every_timestep(
     torch.testing.assert_close(scaled(x).std(), reference)
     # The paper's own ratio, upside down, would make it differ by the square of this.
     assert scaled.factor == pytest.approx(float(reference / score(x).std()))
+    assert scaled.sigma == score.sigma
+    moved, s = scaled.noised(x, generator(1))
+    points, own = score.noised(x, generator(1))
+    assert torch.equal(moved, points)
+    torch.testing.assert_close(s, scaled.factor * own)
+
+
+def test_scaled_scores_carry_no_graph(x: Tensor) -> None:
+    """Even of a network that forgot to detach."""
+    network = torch.nn.Linear(3, 3).double()
+    assert not Scaled(network, 2.0)(x).requires_grad  # type: ignore[arg-type]
 
 
 def test_a_real_unet_goes_from_disk_to_a_penalty(tmp_path: Path) -> None:

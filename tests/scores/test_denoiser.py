@@ -18,6 +18,7 @@ from taser.scores import (
     timestep_of,
 )
 from taser.scores.fit import denoising_loss
+from taser.scores.sampler import sample
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -69,6 +70,14 @@ def test_vectors_of_a_gaussian_give_its_score() -> None:
     x, s = score.noised(p.sample(2000, generator(1)), generator(2))
     exact = Gaussian(torch.zeros(2), cov + 0.25 * torch.eye(2))(x)
     assert (s - exact).square().mean() < 0.05 * exact.square().mean()
+
+
+def test_draws_are_of_the_type_that_the_network_has() -> None:
+    denoiser = Denoiser((4,), mean=0.4, std=0.3, width=8)
+    single = sample(denoiser, 3, steps=4, generator=generator())
+    double = sample(denoiser.double(), 3, steps=4, generator=generator())
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), single)
 
 
 def digits() -> Tensor:
@@ -164,6 +173,10 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
         (lambda: FitConfig(minutes=0.0), "positive"),
         (lambda: FitConfig(rate=0.0), "positive"),
         (lambda: FitConfig(ema=1.0), r"\[0, 1\)"),
+        (
+            lambda: fit(Denoiser((4,)), torch.zeros(8, 4), FitConfig(steps=1, flip=True)),
+            r"flip is for images; these inputs have shape \(4,\)",
+        ),
     ],
 )
 def test_bad_input_is_named(build: object, message: str) -> None:

@@ -27,6 +27,31 @@ def test_it_gives_back_the_scores_in_half_precision(folder: Path) -> None:
     torch.testing.assert_close(torch.tensor(scores).float(), score(x), rtol=1e-3, atol=1e-3)
 
 
+def test_the_hash_of_weights_stays_what_it_was() -> None:
+    """Caches and evaluations of before are known by it."""
+    model = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0]]))
+        model.bias.fill_(0.5)
+    expected = "c76cc2aa352af3f042f45de5e7c77f25846fb1b7ef09050b91bddf577e56df4c"
+    assert weights_hash(model) == expected
+
+
+def test_weights_that_numpy_has_no_type_for_have_a_hash() -> None:
+    model = torch.nn.Linear(2, 1).to(torch.bfloat16)
+    before = weights_hash(model)
+    with torch.no_grad():
+        model.bias.add_(1)
+    assert weights_hash(model) != before
+
+
+def test_the_hash_of_weights_is_of_their_values() -> None:
+    """Whatever their layout, and with numbers of no dimension beside them."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.BatchNorm2d(4))
+    before = weights_hash(model)
+    assert weights_hash(model.to(memory_format=torch.channels_last)) == before  # type: ignore[call-overload]
+
+
 def test_another_model_data_or_level_is_stale(folder: Path) -> None:
     other = weights_hash(Gaussian(torch.ones(2, 3)))
     for entry in ({"data": "abd"}, {"model": other}, {"sigma": 0.2}):

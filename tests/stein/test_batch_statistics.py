@@ -90,8 +90,24 @@ def test_norms_in_evaluation_mode_keep_their_statistics() -> None:
     case = cases.case("batchnorm")
     expected = penalty_of(case.model, case, "reverse", "running")
     torch.testing.assert_close(penalty_of(case.model, case, "reverse"), expected)
-    with pytest.raises(ValueError, match="no BatchNorm"):
-        penalty_of(case.model, case, "reverse", "batch")
+
+
+def test_an_operation_in_place_at_the_start_leaves_the_inputs_alone() -> None:
+    case = cases.case("batchnorm")
+    x, values = case.x.clone(), []
+    for inplace in (False, True):
+        model = nn.Sequential(nn.ReLU(inplace=inplace), case.model).train()
+        values.append(taser.SteinPenalty(backend="reverse")(model, x, case.y, case.s))
+        assert torch.equal(x, case.x)
+    torch.testing.assert_close(values[0], values[1])
+
+
+@pytest.mark.parametrize("backend", ["difference", "reverse"])
+def test_half_inputs_have_statistics_in_full_precision(backend: Backend) -> None:
+    case = cases.case("batchnorm")
+    model, x, s = case.model.float().train(), case.x.bfloat16(), case.s.float()
+    half, full = (taser.SteinPenalty(backend=backend)(model, t, case.y, s) for t in (x, x.float()))
+    torch.testing.assert_close(half, full, rtol=0, atol=0)
 
 
 def test_dropout_rests_while_statistics_are_taken() -> None:

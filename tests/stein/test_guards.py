@@ -12,6 +12,7 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import UnsupportedLayer
+from taser.stein.curvature import bending_layer
 from taser.stein.guards import Backend, frozen
 from taser.stein.plain_kernels import instance_norm, layer_norm, plain_kernels
 
@@ -130,10 +131,11 @@ def test_compiled_models_need_the_difference_backend(backend: Backend) -> None:
     compiled = torch.compile(case.model, backend="eager")
     with pytest.raises(UnsupportedLayer, match="backend='difference'"):
         taser.SteinPenalty(backend=backend)(compiled, case.x, case.y, case.s)
-    penalty = taser.SteinPenalty()
-    penalty(compiled, case.x, case.y, case.s)
-    assert penalty.last is not None
-    assert penalty.last.backend == "difference"
+    for model in (compiled, nn.Sequential(nn.Identity(), compiled)):  # type: ignore[arg-type]
+        penalty = taser.SteinPenalty()
+        penalty(model, case.x, case.y, case.s)
+        assert penalty.last is not None
+        assert penalty.last.backend == "difference"
 
 
 def test_a_sharded_model_needs_the_difference_backend() -> None:
@@ -287,6 +289,42 @@ def test_piecewise_linear_refuses_a_network_that_bends_and_names_the_layer() -> 
     mlp = cases.case("mlp")
     with pytest.raises(UnsupportedLayer, match="an operation in Hidden"):
         residual(Hidden(), mlp, backend="piecewise_linear")
+
+
+def holding(module: nn.Module) -> nn.Module:
+    """A layer that does nothing and holds a module that has no part in its outputs."""
+    layer = nn.Identity()
+    layer.held = module
+    return layer
+
+
+STRAIGHT: list[nn.Module] = [
+    nn.ZeroPad1d(1), nn.ZeroPad2d(1), nn.ConstantPad2d(1, 0.5), nn.ReflectionPad2d(1),
+    nn.ReplicationPad2d(1), nn.CircularPad2d(1), nn.PixelShuffle(2), nn.PixelUnshuffle(2),
+    nn.ChannelShuffle(2), nn.Sequential(nn.Unfold(2), nn.Fold((6, 6), 2)), nn.Threshold(0.1, 0.0),
+    nn.Softshrink(), nn.Hardshrink(), nn.Sequential(),
+    nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1)),
+    nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)),
+    holding(nn.CrossEntropyLoss()), holding(nn.ModuleList()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", STRAIGHT, ids=lambda layer: type(layer).__name__)
+def test_auto_knows_what_does_not_bend(layer: nn.Module) -> None:
+    """And the exact route agrees with second derivatives."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), layer, nn.ReLU(), nn.Flatten())
+    x, y = torch.randn(4, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
+    model = nn.Sequential(body, nn.Linear(body(x[:1].float()).shape[1], 3)).double().eval()
+    penalty = taser.SteinPenalty()
+    value = penalty(model, x, y, -x)
+    assert penalty.last is not None
+    assert penalty.last.backend == "piecewise_linear"
+    torch.testing.assert_close(value, taser.SteinPenalty(backend="reverse")(model, x, y, -x))
+
+
+def test_a_product_of_two_linear_maps_bends() -> None:
+    assert bending_layer(nn.Sequential(nn.Bilinear(2, 2, 3))) == "layer '0' (Bilinear)"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,58 @@ def test_outputs_of_another_function_are_left_aside() -> None:
     torch.testing.assert_close(own, shared, rtol=0, atol=0)
 
 
+def passed(model: nn.Module, x: Tensor) -> taser.SharedPass:
+    """What the loss leaves behind."""
+    with taser.SharedPass(model) as shared:
+        shared.outputs = model(x.clone())
+    return shared
+
+
+def test_sharing_is_looked_at_again_in_another_mode() -> None:
+    """Found right without dropout, which then begins."""
+    case = cases.case("mlp")
+    model = nn.Sequential(nn.Dropout(0.5), case.model).eval()
+    penalty = taser.SteinPenalty(operator="first_order")
+    for mode in (False, True):
+        model[0].train(mode)
+        value = penalty(model, case.x, case.y, case.s, shared=passed(model, case.x))
+    own = taser.SteinPenalty(operator="first_order")(model, case.x, case.y, case.s)
+    torch.testing.assert_close(value, own, rtol=0, atol=0)
+
+
+def test_what_was_found_of_one_model_is_not_believed_of_the_next() -> None:
+    """Even if the first call with that one had nothing to share."""
+    case = cases.case("mlp")
+    dropping = nn.Sequential(nn.Dropout(0.5), case.model).train()
+    penalty = taser.SteinPenalty(operator="first_order")
+    penalty(case.model, case.x, case.y, case.s, shared=passed(case.model, case.x))
+    own = penalty(dropping, case.x, case.y, case.s)
+    shared = penalty(dropping, case.x, case.y, case.s, shared=passed(dropping, case.x))
+    torch.testing.assert_close(shared, own, rtol=0, atol=0)
+
+
+def test_outputs_in_half_precision_are_left_aside() -> None:
+    """At the first call and after others that could be shared."""
+    case = cases.case("mlp")
+    model, x, s = case.model.float(), case.x.float(), case.s.float()
+    own = taser.SteinPenalty(operator="first_order")(model, x, case.y, s)
+    half = passed(model, x)
+    assert half.outputs is not None
+    half.outputs = half.outputs.half()
+    for calls in ([half], [passed(model, x), half]):
+        penalty = taser.SteinPenalty(operator="first_order")
+        values = [penalty(model, x, case.y, s, shared=shared) for shared in calls]
+        torch.testing.assert_close(values[-1], own, rtol=0, atol=0)
+
+
+def test_a_comparison_leaves_the_inputs_alone() -> None:
+    case = cases.case("mlp")
+    model, x = nn.Sequential(nn.SiLU(inplace=True), case.model), case.x.clone()
+    penalty = taser.SteinPenalty(operator="first_order")
+    penalty(model, x, case.y, case.s, shared=passed(model, x))
+    assert torch.equal(x, case.x)
+
+
 def gradient_of_penalty(model: nn.Module, case: cases.Case, *, share: bool) -> Tensor:
     torch.manual_seed(0)
     with taser.SharedPass(model) as shared:

@@ -60,10 +60,10 @@ def test_yaml_gives_the_configuration_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("loop: {epoch: 3}", r"there is no loop.epoch; did you mean 'epochs'\?"),
-        ("loop: {rate: 1}", r"there is no loop.rate; .*\(optimiser.rate\?\)"),
-        ("optimizer: {rate: 1}", r"there is no optimizer; did you mean 'optimiser'\?"),
-        ("objective: {name: pdg}", r"objective.name should be one of .*; did you mean 'pgd'\?"),
+        ("loop: {epoch: 3}", r"there is no loop.epoch \(did you mean 'epochs'\?\); the keys are"),
+        ("loop: {rate: 1}", r"there is no loop.rate \(optimiser.rate\?\); the keys are"),
+        ("optimizer: {rate: 1}", r"there is no optimizer \(did you mean 'optimiser'\?\)"),
+        ("objective: {name: pdg}", r"objective.name should be one of .* \(did you mean 'pgd'\?\)"),
         ("loop: {epochs: 2.5}", "loop.epochs should be a whole number; got 2.5"),
         ("loop: {epochs: true}", "loop.epochs should be a whole number; got True"),
         ("loop: {epochs: }", "loop.epochs should be a whole number; got None"),
@@ -152,12 +152,12 @@ def test_an_override_keeps_the_other_options_of_a_model() -> None:
     [
         ("loop.epochs", r"section.key=value; got 'loop.epochs'"),
         ("=3", r"section.key=value; got '=3'"),
-        ("lop.epochs=3", r"there is no lop; did you mean 'loop'\?"),
-        ("loop.epoch=3", r"there is no loop.epoch; did you mean 'epochs'\?"),
+        ("lop.epochs=3", r"there is no lop \(did you mean 'loop'\?\)"),
+        ("loop.epoch=3", r"there is no loop.epoch \(did you mean 'epochs'\?\); the keys are"),
         ("loop.epochs=many", "loop.epochs should be a whole number; got 'many'"),
         ("loop.epochs=[1", r"the value in loop.epochs=\[1 is not YAML"),
         ("loop.epochs.more=1", "loop.epochs has no keys of its own"),
-        ("model.optoins.depth=1", r"there is no model.optoins; did you mean 'options'\?"),
+        ("model.optoins.depth=1", r"there is no model.optoins \(did you mean 'options'\?\)"),
     ],
 )
 def test_overrides_that_are_refused(assignment: str, message: str) -> None:

@@ -31,21 +31,16 @@ def assemble(
     """
     stratified = parts.classes is not None
     kept = np.arange(len(parts.train))
-    sources = {"test": parts.test, "validation": parts.validation}
-    rows: dict[str, np.ndarray] = {}
-    for number, (part, fraction) in enumerate((("test", test), ("validation", validation))):
-        given = sources[part]
+    splits: dict[str, Split] = {}
+    wanted = (("test", parts.test, test), ("validation", parts.validation, validation))
+    for number, (part, given, fraction) in enumerate(wanted):
         if given is not None:
-            rows[part] = np.arange(len(given))
+            splits[part] = _split(given, np.arange(len(given)), stratified)
             continue
         labels = parts.train.y[kept] if stratified else None
         held = hold_out(len(kept), fraction, seed=(seed, number), labels=labels)
-        sources[part], rows[part], kept = parts.train, kept[held], kept[~held]
-    splits = {
-        part: _split(examples, rows[part], stratified)
-        for part, examples in sources.items()
-        if examples is not None
-    }
+        splits[part] = _split(parts.train, kept[held], stratified)
+        kept = kept[~held]
     dataset = Dataset(
         name, _split(parts.train, kept, stratified), splits["validation"], splits["test"],
         parts.classes, parts.columns,

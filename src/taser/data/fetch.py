@@ -15,7 +15,7 @@ from . import cache
 from .cache import Manifest
 from .digest import sha256_of_arrays
 from .known import Fetchable
-from .names import find, unknown
+from .names import find, unknown_data
 from .sources import FetchError, Progress, Transport, read_layouts
 
 
@@ -42,7 +42,7 @@ def fetch(
     """
     known = find(name)
     if known is None:
-        raise unknown(name)
+        raise unknown_data(name)
     if not isinstance(known, Fetchable):
         return None
     folder = cache.cache_root(root)

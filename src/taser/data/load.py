@@ -6,7 +6,7 @@ from pathlib import Path
 from .assemble import assemble
 from .dataset import Dataset, Task
 from .folder import read_folder
-from .names import find, unknown
+from .names import find, unknown_data
 from .npz import read_npz
 from .parts import Parts
 from .table import read_table
@@ -51,6 +51,7 @@ def load(
     >>> digits.input_shape, len(digits.train), len(digits.validation), len(digits.test)
     ((1, 8, 8), 1295, 143, 359)
     """
+    ignore = tuple(ignore)
     known = find(name_or_path) if isinstance(name_or_path, str) else None
     if known is not None:
         _refuse(known.name, size=size, target=target, ignore=ignore, task=task)
@@ -91,7 +92,7 @@ def _existing(name_or_path: Path | str) -> Path:
         return path
     if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix in SUFFIXES:
         raise FileNotFoundError(f"there is no file or folder at {path}")
-    raise unknown(name_or_path)
+    raise unknown_data(name_or_path)
 
 
 def _refuse(what: str, **options: object) -> None:

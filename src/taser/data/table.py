@@ -2,11 +2,12 @@
 
 import csv
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
+
+from taser.nearest import hint
 
 from .dataset import Task
 from .labels import numbered
@@ -33,9 +34,9 @@ def read_table(
         )
     for name in (target, *ignore):
         if name not in table:
-            near = get_close_matches(name, table, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(f"{path} has no column {name!r}{hint}; it has {', '.join(table)}")
+            raise ValueError(
+                f"{path} has no column {name!r}{hint(name, table)}; it has {', '.join(table)}"
+            )
     columns = tuple(name for name in table if name != target and name not in ignore)
     if not columns:
         raise ValueError(f"{path} has no column left for the features, only {target!r}")
@@ -53,7 +54,7 @@ def _targets(
         return _numbers(column, name, path), None
     if (missing := np.flatnonzero(column == "")).size:
         raise ValueError(f"column {name!r} of {path} has no label in row {missing[0] + 1}")
-    (numbers,), classes = numbered([column])
+    (numbers,), classes = numbered([_in_order(column)])
     return numbers, classes
 
 
@@ -63,6 +64,16 @@ def _looks_like_classes(column: np.ndarray) -> bool:
     except ValueError:
         return True
     return len(values) <= FEW and bool((values == np.round(values)).all())
+
+
+def _in_order(column: np.ndarray) -> np.ndarray:
+    """Whole numbers as numbers, so that 10 comes after 9; everything else as the text it is."""
+    try:
+        values = column.astype(np.float64)
+    except ValueError:
+        return column
+    exact = np.abs(values) < 2**53  # beyond, neighbours would become one
+    return values.astype(np.int64) if (exact & (values == np.round(values))).all() else column
 
 
 def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from .nearest import unknown
+from taser.nearest import unknown
 
 Factory = Callable[[], nn.Module]
 Activation = str | Factory

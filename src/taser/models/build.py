@@ -1,15 +1,17 @@
 """The built-in networks by name."""
 
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
 
+from taser.nearest import plain, unknown
+
 from .activation import Activation
 from .cnn import SmallCNN
 from .mlp import MLP
-from .nearest import unknown
 from .resnet import ResNet18
 from .wide_resnet import WideResNet
 
@@ -25,18 +27,12 @@ def _resnet18(shape: Shape, outputs: int, shared: dict[str, Any], *, width: int 
     return ResNet18(outputs, width, **shared)
 
 
-def _wideresnet28(
-    shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 10, dropout: float = 0.0
-) -> nn.Module:
-    _image("wideresnet28", shape)
-    return WideResNet(28, width, outputs, dropout=dropout, **shared)
-
-
-def _wideresnet34(
-    shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 10, dropout: float = 0.0
-) -> nn.Module:
-    _image("wideresnet34", shape)
-    return WideResNet(34, width, outputs, dropout=dropout, **shared)
+def _wide_resnet(
+    layers: int, shape: Shape, outputs: int, shared: dict[str, Any],
+    *, width: int = 10, dropout: float = 0.0,
+) -> nn.Module:  # fmt: skip
+    _image(f"wideresnet{layers}", shape)
+    return WideResNet(layers, width, outputs, dropout=dropout, **shared)
 
 
 def _cnn(
@@ -54,8 +50,8 @@ def _mlp(
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": _resnet18,
-    "wideresnet28": _wideresnet28,
-    "wideresnet34": _wideresnet34,
+    "wideresnet28": partial(_wide_resnet, 28),
+    "wideresnet34": partial(_wide_resnet, 34),
     "cnn": _cnn,
     "mlp": _mlp,
 }
@@ -92,7 +88,7 @@ def build(
     >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
     Linear(in_features=16, out_features=3, bias=True)
     """
-    make = BUILDERS.get(name.lower().replace("-", "").replace("_", ""))
+    make = BUILDERS.get(plain(name))
     if make is None:
         raise unknown("model", name, BUILDERS)
     if width is not None:

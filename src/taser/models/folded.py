@@ -43,7 +43,11 @@ class Folded(nn.Module):
 
 
 def folded(model: nn.Module) -> Folded | None:
-    """The model folded; None where it has nothing to fold or its forward cannot be traced."""
+    """The model folded; None where it has nothing to fold, or its forward cannot be traced.
+
+    Compare the two before use: a norm of another dimension than the outputs of the layer before
+    it, as after a Linear on (B, C, L), looks the same in the graph.
+    """
     if not any(isinstance(module, NORMS) for module in model.modules()):
         return None
     modes = [(module, module.training) for module in model.modules()]
@@ -53,13 +57,13 @@ def folded(model: nn.Module) -> Folded | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = fx.symbolic_trace(model)
+        pairs = _fold(graph)
+        return Folded(graph, pairs).refresh() if pairs else None
     except Exception:  # tracing may fail in as many ways as people write forwards
         return None
     finally:
         for module, mode in modes:
             module.training = mode
-    pairs = _fold(graph)
-    return Folded(graph, pairs).refresh() if pairs else None
 
 
 def _fold(graph: fx.GraphModule) -> list[Pair]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .nearest import unknown
+from taser.nearest import unknown
 
 
 def locate(spec: str) -> Callable[..., Any]:

@@ -9,7 +9,11 @@ from .normalised import CIFAR10_MEAN, CIFAR10_STD, Normalised
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut (He et al., 2016)."""
+    """Two 3×3 convolutions and a shortcut (He et al., 2016).
+
+    (B, inputs, H, W) → (B, outputs, H/stride, W/stride). The shortcut is x itself, or, where the
+    shape changes, a 1×1 convolution of x and its norm.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, activation: Factory) -> None:
         super().__init__()

@@ -1,31 +1,16 @@
 """What a reviewer asks TASER to be compared with: penalties that know nothing of the data."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
-from taser.stein.guards import frozen, unwrapped
+from taser.probes.precision import full_precision
+from taser.stein.asked import asked
+from taser.stein.guards import unwrapped
 from taser.stein.reverse import gradient_with_graph
 from taser.stein.shared import SharedPass
-from taser.stein.statistics import batch_statistics
-from taser.stein.terms import full_precision
 
 from .objective import Model
-
-
-@contextmanager
-def asked(model: Model, x: Tensor, shared: SharedPass | None) -> Iterator[None]:
-    """The model as TASER's penalty asks it: fixed statistics, evaluation mode, full precision."""
-    recorded = None if shared is None else shared.statistics
-    with (
-        torch.autocast(x.device.type, enabled=False),
-        batch_statistics(model, full_precision(x), "auto", recorded),
-        frozen(model),
-    ):
-        yield
 
 
 class GradientPenalty(nn.Module):
@@ -88,7 +73,7 @@ class JacobianPenalty(nn.Module):
         model = unwrapped(model)
         with asked(model, x, shared), torch.enable_grad():
             x = full_precision(x).detach().requires_grad_()
-            z = model(x).reshape(len(x), -1)
+            z = model(x.clone()).reshape(len(x), -1)  # a copy: it may begin in place
             total = z.new_zeros(())
             for _ in range(self.projections):
                 v = torch.randn(z.shape, generator=generator, device=z.device, dtype=z.dtype)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from taser import attacks
-from taser.stein.terms import full_precision
+from taser.probes.precision import full_precision
 
 from .objective import Loss, Model, Objective
 from .standard import Task, check_task, task_loss

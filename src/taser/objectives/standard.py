@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taser.attacks import squared_error
-from taser.stein.terms import full_precision
+from taser.probes.precision import full_precision
 
 from .objective import Loss, Model, Objective
 

@@ -1,6 +1,5 @@
 """TASER as a term of a loss: where the residual is asked, and with which score."""
 
-from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 
 from taser.scores import Score
 from taser.stein import SharedPass, SteinPenalty
+from taser.stein.field import Field
 
 from .objective import Model
 
@@ -82,9 +82,7 @@ class Taser(nn.Module):
         field = s if self.at == "clean" and s is not None else self._field(generator)
         return self.penalty(model, x, y, field, shared=shared)
 
-    def _field(
-        self, generator: torch.Generator | None
-    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def _field(self, generator: torch.Generator | None) -> Field:
         """x ↦ (the points for the model, the score), asked only for the examples that count."""
 
         def field(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from taser.stein.terms import full_precision
+from taser.probes.precision import full_precision
 
 from .objective import kl_divergence
 

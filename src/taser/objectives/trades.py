@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taser import attacks
 from taser.attacks import kl_from, quiet
-from taser.stein.terms import full_precision
+from taser.probes.precision import full_precision
 
 from .objective import Loss, Model, Objective, kl_divergence
 

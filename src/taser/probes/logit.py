@@ -1,9 +1,9 @@
 """One logit."""
 
-import torch
 from torch import Tensor
 
 from .checks import check_logits
+from .precision import full_precision
 
 
 class Logit:
@@ -24,7 +24,7 @@ class Logit:
             if self.index is not None and self.index >= z.shape[1]:
                 raise ValueError(f"Logit({self.index}) of a model with {z.shape[1]} classes")
             self._checked = True
-        z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
+        z = full_precision(z)
         if self.index is not None:
             return z[:, self.index]
         assert y is not None

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from .checks import check_logits
+from .precision import full_precision
 
 
 class Margin:
@@ -26,7 +27,7 @@ class Margin:
         if not self._checked or z.device.type == "cpu":  # reading back stalls an accelerator
             check_logits(z, y, "Margin")
             self._checked = True
-        z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
+        z = full_precision(z)
         index = y.long()[:, None]
         others = z.scatter(1, index, -torch.inf).logsumexp(1)
         return others - z.gather(1, index).squeeze(1)

@@ -1,7 +1,8 @@
 """A regression output."""
 
-import torch
 from torch import Tensor
+
+from .precision import full_precision
 
 
 class Output:
@@ -20,8 +21,7 @@ class Output:
                 f"{self!r} wants outputs of shape (B, m) with m > {self.index}, or (B,) for "
                 f"index 0; got {tuple(outputs.shape)}"
             )
-        column = columns[:, self.index]
-        return column.float() if column.dtype in (torch.float16, torch.bfloat16) else column
+        return full_precision(columns[:, self.index])
 
     def __repr__(self) -> str:
         return f"Output({self.index})"

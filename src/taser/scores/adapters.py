@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .denoising import Denoise, DenoisingScore
-from .noise import REFERENCE_TIMESTEP
+from .noise import REFERENCE_TIMESTEP, pixel_sigma
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 
@@ -87,9 +87,9 @@ def from_diffusers(
         raise ValueError(
             f"timestep should lie in 0…{len(alphas) - 1}, the scheduler's; got {timestep}"
         )
-    a = float(alphas[timestep])
+    alpha_bar = float(alphas[timestep])
     prediction = scheduler.config.prediction_type
-    posterior_mean(torch.zeros(1), torch.zeros(1), a, prediction)  # refuse a wrong type now
+    posterior_mean(torch.zeros(1), torch.zeros(1), alpha_bar, prediction)  # refuse a wrong type now
 
     def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
         here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
@@ -98,7 +98,7 @@ def from_diffusers(
         predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
         return posterior_mean(predicted, x_t, here, prediction)
 
-    score = DenoisingScore(in_pixels(denoise_u), 0.5 * ((1 - a) / a) ** 0.5)
+    score = DenoisingScore(in_pixels(denoise_u), pixel_sigma(alpha_bar))
     return _holding(score, model)
 
 

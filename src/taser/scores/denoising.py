@@ -55,14 +55,24 @@ class DenoisingScore(nn.Module):
 class Scaled(nn.Module):
     """c·s(x): a score of another size, as the paper's c_t makes it. No longer ∇log of anything."""
 
-    def __init__(self, score: Callable[[Tensor], Tensor], factor: float) -> None:
+    def __init__(self, score: DenoisingScore, factor: float) -> None:
         super().__init__()
         self.score = score
         self.factor = float(factor)
 
+    @property
+    def sigma(self) -> float:
+        """The noise level of the score that is scaled."""
+        return self.score.sigma
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, *) → (B, *), detached."""
-        return self.factor * self.score(x)
+        return self.factor * self.score(x).detach()
+
+    def noised(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The noised points as they are, and their scores scaled."""
+        moved, s = self.score.noised(x, generator)
+        return moved, self.factor * s
 
     def extra_repr(self) -> str:
         return f"factor={self.factor:g}"

@@ -73,8 +73,11 @@ def fit(
     """Train on x, (N, *event), and return the average of the weights over time (EMA).
 
     With `checkpoint` the state is kept there now and then, and a call with the same arguments goes
-    on from it; the finished run ends with the weights of one that was never interrupted.
+    on from it; a run of so many steps ends with the weights of one that was never interrupted, one
+    of so many minutes with as much training.
     """
+    if config.flip and len(denoiser.event_shape) != 3:
+        raise ValueError(f"flip is for images; these inputs have shape {denoiser.event_shape}")
     run = _Run(denoiser, x, config)
     if checkpoint is not None and checkpoint.exists():
         run.restore(checkpoint)
@@ -127,7 +130,7 @@ class _Run:
         return minutes is not None and self.elapsed >= 60 * minutes
 
     def position(self) -> tuple[int, int]:
-        """How far along, in steps or in seconds, whichever runs out first."""
+        """How far along, as if in steps: by the clock if the minutes run out first."""
         if self.config.minutes is None:
             return self.step, self.config.steps
         done = max(self.step / self.config.steps, self.elapsed / (60 * self.config.minutes))

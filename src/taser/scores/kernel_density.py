@@ -35,16 +35,14 @@ class KernelDensity(Density):
     def _log_kernels(self, x: Tensor) -> Tensor:
         """log N(x; x_i, h² I), (B, n)."""
         # The plain difference: cdist's matrix-product route loses digits when points are close.
-        distance = torch.cdist(
-            x, self.points.to(x.dtype), compute_mode="donot_use_mm_for_euclid_dist"
-        )
+        distance = torch.cdist(x, self.points, compute_mode="donot_use_mm_for_euclid_dist")
         constant = self.dim * math.log(self.bandwidth * math.sqrt(2 * math.pi))
         return -0.5 * (distance / self.bandwidth).square() - constant
 
     def _score(self, x: Tensor) -> Tensor:
         parts = []
         for rows in x.split(self.chunk):
-            nearby = self._log_kernels(rows).softmax(1) @ self.points.to(rows.dtype)
+            nearby = self._log_kernels(rows).softmax(1) @ self.points
             parts.append((nearby - rows) / self.bandwidth**2)
         return torch.cat(parts)
 

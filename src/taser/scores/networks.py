@@ -36,6 +36,7 @@ class ResidualBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        """(B, inputs, H, W) and the embedded level, (B, embedding) → (B, outputs, H, W)."""
         h = self.conv1(F.silu(self.norm1(x)))
         scale, shift = self.modulate(level)[:, :, None, None].chunk(2, 1)
         h = self.conv2(F.silu(self.norm2(h) * (1 + scale) + shift))
@@ -52,6 +53,7 @@ class SelfAttention(nn.Module):
         self.out = _zeroed(nn.Conv2d(channels, channels, 1))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) → the same."""
         q, k, v = self.qkv(self.norm(x)).flatten(2).mT.chunk(3, 2)
         mixed = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
         return x + self.out(mixed.mT.reshape(x.shape))
@@ -107,6 +109,7 @@ class UNet(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        """(B, channels, H, W) and the noise level, (B,) → (B, channels, H, W)."""
         embedding = self.embed(level)
         h = self.stem(x)
         kept = [h]
@@ -137,6 +140,7 @@ class VectorNet(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(width), _zeroed(nn.Linear(width, dim)))
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        """(B, dim) and the noise level, (B,) → (B, dim)."""
         embedding = self.embed(level)
         h = self.stem(x)
         for block in self.blocks:

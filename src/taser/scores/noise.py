@@ -21,14 +21,18 @@ def alpha_bar(timestep: int) -> float:
     return _linear_alphas_bar()[timestep]
 
 
-def sigma_of(timestep: int) -> float:
-    """The noise of a timestep as a standard deviation on pixels in [0, 1].
+def pixel_sigma(alpha_bar: float) -> float:
+    """The noise of ᾱ as a standard deviation on pixels in [0, 1].
 
     A diffusion model in [-1, 1] sees √ᾱ u + √(1−ᾱ) ε, which is √ᾱ (u + σ_u ε) with
-    σ_u = √((1−ᾱ)/ᾱ); a pixel is half as wide as u, so σ = σ_u/2. At t = 50: 0.088.
+    σ_u = √((1−ᾱ)/ᾱ); a pixel is half as wide as u, so σ = σ_u/2.
     """
-    a = alpha_bar(timestep)
-    return 0.5 * ((1 - a) / a) ** 0.5
+    return 0.5 * ((1 - alpha_bar) / alpha_bar) ** 0.5
+
+
+def sigma_of(timestep: int) -> float:
+    """The noise of a timestep as a standard deviation on pixels in [0, 1]. At t = 50: 0.088."""
+    return pixel_sigma(alpha_bar(timestep))
 
 
 def timestep_of(sigma: float) -> int:

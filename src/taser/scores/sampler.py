@@ -25,7 +25,9 @@ def sample(
     ramp = torch.linspace(0, 1, steps, dtype=torch.float64)
     levels = (sigma_max ** (1 / 7) + ramp * (sigma_min ** (1 / 7) - sigma_max ** (1 / 7))) ** 7
     sigmas = [*levels.tolist(), 0.0]
-    x = denoiser.mean + sigmas[0] * torch.randn(n, *denoiser.event_shape, generator=generator)
+    # Drawn on the CPU, so that every device sees the same noise.
+    noise = torch.randn(n, *denoiser.event_shape, generator=generator)
+    x = denoiser.mean + sigmas[0] * noise.to(next(denoiser.parameters()))
     for here, there in pairwise(sigmas):
         slope = (x - denoiser(x, here)) / here
         step = x + (there - here) * slope

@@ -5,6 +5,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .part import processes
+from .terms import Terms
+
+CENTERS = ("batch", "running", "calibrated", "none")
 
 
 class Centre(nn.Module):
@@ -53,6 +56,21 @@ class Centre(nn.Module):
         now = self.momentum * before + (1 - self.momentum) * mean
         self.value = now.detach().to(self.value.dtype)
         return now
+
+
+def centred_square(terms: Terms, centre: Centre, *, unbiased: bool = False) -> Tensor:
+    """R = (1/B) Σ_i (r_i − D)², a scalar.
+
+    unbiased: (1/B) Σ_i (r_i − D)(r'_i − D'), r and r' from one half of the probes each.
+    """
+    if not unbiased or len(terms.per_probe) == 1:
+        r = terms.residual
+        return (r - centre(r)).square().mean()
+    one, two = (half.mean(0) for half in terms.per_probe.chunk(2))
+    if centre.of_batch:
+        return ((one - centre(one)) * (two - centre(two))).mean()
+    value = centre(terms.residual)
+    return ((one - value) * (two - value)).mean()
 
 
 def global_mean(r: Tensor, detach: bool) -> Tensor:

@@ -7,7 +7,12 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from taser.probes import Probe
+
+from .centre import CENTERS
+from .directions import Distribution
 from .guards import Backend
+from .statistics import Statistics
 from .terms import Operator
 
 BRIGHT = 10.0  # more than any usual normalisation makes of pixels
@@ -49,7 +54,9 @@ def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
 def check_labels(y: Tensor | None, x: Tensor) -> None:
     """Raise unless there is one label for each input."""
     if y is not None and (y.ndim == 0 or len(y) != len(x)):
-        raise ValueError(f"y should hold a label for each of the {len(x)} inputs; got {len(y)}")
+        raise ValueError(
+            f"y should hold a label for each of the {len(x)} inputs; got shape {tuple(y.shape)}"
+        )
 
 
 def check_options(
@@ -63,6 +70,33 @@ def check_options(
         check_count("chunk", chunk)
     if step is not None and not 0 < step < math.inf:
         raise ValueError(f"step should be positive and finite; got {step}")
+
+
+def check_penalty(
+    *,
+    probe: Probe | None,
+    distribution: str,
+    center: str | float,
+    momentum: float,
+    every: int,
+    fraction: float,
+    batchnorm: str,
+    generator: torch.Generator | None,
+) -> None:
+    """The same for the options that a penalty has beside those of a residual."""
+    check_choice("distribution", distribution, get_args(Distribution))
+    check_choice("batchnorm", batchnorm, get_args(Statistics))
+    check_count("every", every)
+    if isinstance(center, str) or not math.isfinite(center):
+        check_choice("center", center, (*CENTERS, "a finite number"))
+    if not 0.0 <= momentum < 1.0:
+        raise ValueError(f"momentum should lie in [0, 1); got {momentum}")
+    if not 0.0 < fraction <= 1.0:
+        raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
+    if probe is not None and not callable(probe):
+        raise ValueError(f"probe should be a callable (outputs, y) → (B,); got {probe!r}")
+    if not isinstance(generator, torch.Generator | None):
+        raise ValueError(f"generator should be a torch.Generator or None; got {generator!r}")
 
 
 def check_count(name: str, given: object) -> None:

@@ -10,22 +10,31 @@ from .plain_kernels import plain_kernels
 from .watch import Watched
 
 PIECEWISE_LINEAR = (
-    nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU,
-    nn.RReLU, nn.ReLU6, nn.Hardtanh, nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm,
+    nn.Linear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU,
+    nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Softshrink, nn.Hardshrink,
+    nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd,
     nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd,
     nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd,
-    nn.modules.dropout._DropoutNd, nn.Upsample, nn.PixelShuffle, nn.ZeroPad2d,
+    nn.modules.padding._ConstantPadNd, nn.modules.padding._ReflectionPadNd,
+    nn.modules.padding._ReplicationPadNd, nn.modules.padding._CircularPadNd,
+    nn.Upsample, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Fold, nn.Unfold,
 )  # fmt: skip
-"""torch's layers with zero second derivative."""
+"""torch's layers that are linear in their input, piece by piece."""
+
+NO_LAYERS = (
+    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict,
+    nn.modules.loss._Loss,
+)  # fmt: skip
+"""Held by networks without a part in the outputs: empty containers, and what trains them."""
 
 
 def bending_layer(model: object) -> str | None:
     """The first layer of torch's own that is not piecewise linear, or None."""
     named = model.named_modules() if isinstance(model, nn.Module) else ()
     for name, module in named:
-        torchs_own = type(module).__module__.startswith("torch.nn")
+        layer = type(module).__module__.startswith("torch.nn.modules")  # nn.utils: of weights
         leaf = not any(module.children())
-        if leaf and torchs_own and not isinstance(module, PIECEWISE_LINEAR):
+        if leaf and layer and not isinstance(module, PIECEWISE_LINEAR + NO_LAYERS):
             return f"{place(name)} ({type(module).__name__})"
     return None
 

@@ -1,32 +1,29 @@
 """The TASER penalty: Algorithm 1 of the paper."""
 
-import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
+from taser.probes.precision import full_precision
 from taser.scores import Score
 
-from .centre import Centre, global_mean
-from .checks import check_choice, check_count, check_inputs, check_labels, check_options
+from .asked import asked
+from .centre import Centre, centred_square, global_mean
+from .checks import check_inputs, check_labels, check_options, check_penalty
 from .directions import Distribution
-from .guards import Backend, frozen, untouched_randomness, unwrapped
+from .field import Field, points_and_scores
+from .guards import Backend, untouched_randomness, unwrapped
 from .known import Known
-from .part import random_part, variance_correction
+from .part import processes, random_part, variance_correction
 from .random_source import RandomSource
 from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
 from .shared import SharedPass
-from .statistics import Statistics, batch_statistics
+from .statistics import Statistics
 from .terms import Operator, Terms
-
-Field = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""x ↦ (the points at which the model is asked, the scores), each (B, *)."""
-
-CENTERS = ("batch", "running", "calibrated", "none")
 
 
 class SteinPenalty(nn.Module):
@@ -91,19 +88,10 @@ class SteinPenalty(nn.Module):
     ) -> None:
         super().__init__()
         check_options(operator, backend, probes, step, chunk)
-        check_choice("distribution", distribution, get_args(Distribution))
-        check_choice("batchnorm", batchnorm, get_args(Statistics))
-        check_count("every", every)
-        if isinstance(center, str) or not math.isfinite(center):
-            check_choice("center", center, (*CENTERS, "a finite number"))
-        if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"momentum should lie in [0, 1); got {momentum}")
-        if not 0.0 < fraction <= 1.0:
-            raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
-        if probe is not None and not callable(probe):
-            raise ValueError(f"probe should be a callable (outputs, y) → (B,); got {probe!r}")
-        if not isinstance(generator, torch.Generator | None):
-            raise ValueError(f"generator should be a torch.Generator or None; got {generator!r}")
+        check_penalty(
+            probe=probe, distribution=distribution, center=center, momentum=momentum, every=every,
+            fraction=fraction, batchnorm=batchnorm, generator=generator,
+        )  # fmt: skip
         self.probe: Probe = Margin() if probe is None else probe
         self.operator: Operator = operator
         self.backend = backend
@@ -151,11 +139,11 @@ class SteinPenalty(nn.Module):
             s = s if callable(s) else s[rows]
             shared = shared.rows(rows)
         if callable(s):
-            asked = x
-            x, s = _asked(s, x)
-            shared = shared if x is asked else shared.elsewhere()
+            here = x
+            x, s = points_and_scores(s, here)
+            shared = shared if x is here else shared.elsewhere()
         terms, backend = self._residuals(model, x, y, s, shared)
-        value = self._centred_square(terms)
+        value = centred_square(terms, self.centre, unbiased=self.unbiased)
         if rows is not None and self.centre.of_batch:
             value = value * variance_correction(len(rows), size)
         self.last = Record.of(terms, value, backend)
@@ -180,22 +168,19 @@ class SteinPenalty(nn.Module):
         r = torch.cat(parts)
         mean = global_mean(r, detach=True)
         self.centre.value = mean.to(self.centre.value.dtype)
-        spread = float(r.std()) / len(r) ** 0.5 if len(r) > 1 else float("nan")
-        return Calibration(float(mean), spread, len(r))
+        n = len(r) * processes()  # every process has a loader of its own
+        spread = float(r.std()) / n**0.5 if len(r) > 1 else float("nan")
+        return Calibration(float(mean), spread, n)
 
     def _residuals(
         self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor, shared: SharedPass
     ) -> tuple[Terms, Backend]:
-        model = unwrapped(model)
+        model, x = unwrapped(model), full_precision(x)
         f = Probed(model, self.probe, y)
         known = self._known.backend_for(model)
         check_inputs(x, s, finite=known is None)
         check_labels(y, x)
-        with (
-            untouched_randomness(x.device),
-            batch_statistics(model, x, self.batchnorm, shared.statistics),
-            frozen(model),
-        ):
+        with untouched_randomness(x.device), asked(model, x, shared, self.batchnorm):
             backend, certain = (known, True) if known else self._choose(f, x)
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,
@@ -218,16 +203,6 @@ class SteinPenalty(nn.Module):
             logger.info("backend='auto' chose %r for the %s operator", backend, self.operator)
         return backend, certain
 
-    def _centred_square(self, terms: Terms) -> Tensor:
-        if self.unbiased and len(terms.per_probe) > 1:
-            one, two = (half.mean(0) for half in terms.per_probe.chunk(2))
-            if self.centre.of_batch:
-                return ((one - self.centre(one)) * (two - self.centre(two))).mean()
-            centre = self.centre(terms.residual)
-            return ((one - centre) * (two - centre)).mean()
-        r = terms.residual
-        return (r - self.centre(r)).square().mean()
-
     def get_extra_state(self) -> dict[str, Any]:
         """What a resumed run needs to draw the same directions at the same calls."""
         return {"calls": self.calls, "generator": self._source.state()}
@@ -244,13 +219,3 @@ class SteinPenalty(nn.Module):
             "every": self.every, "fraction": self.fraction,
         }  # fmt: skip
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
-
-
-def _asked(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
-    found = field(x)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise ValueError(
-            "s should be a tensor like x, such as score(x), or a function that gives points and "
-            f"scores; got {type(field).__name__}, which gives {type(found).__name__}"
-        )
-    return found

@@ -32,9 +32,9 @@ class Record:
         """Of the residuals of a batch and their penalty."""
 
         def spread(term: Tensor | None) -> Tensor | None:
-            return None if term is None else term.detach().std(correction=0)
+            return None if term is None else term.std(correction=0)
 
-        r = terms.residual.detach()
+        r = terms.residual
         return cls(
             backend, value.detach(), r.mean(), r.std(correction=0), spread(terms.laplacian),
             spread(terms.drift),

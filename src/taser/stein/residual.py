@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from taser.probes import Probed
+from taser.probes.precision import full_precision
 
 from .checks import check_inputs, check_labels, check_options
 from .curvature import bending_layer, check_piecewise_linear, curvature_seen
@@ -17,7 +18,7 @@ from .guards import Backend, UnsupportedLayer, check_structure, is_compiled, roo
 from .piecewise_linear import piecewise_linear
 from .plain_kernels import plain_kernels
 from .reverse import exact, reverse
-from .terms import Function, Operator, Terms, full_precision
+from .terms import Function, Operator, Terms
 from .watch import Watched
 
 logger = logging.getLogger("taser")
@@ -126,13 +127,10 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend,
     difference. Uncertain is a network whose curvature cannot be seen at x, such as one whose last
     layer still is zero.
     """
-    if not isinstance(f, Probed):
+    if not isinstance(f, Probed) or operator == "first_order":
         return "difference", True
-    if operator == "first_order":
-        check_structure(f.model, "difference")
-        return "difference", True
-    check_structure(f.model, "difference")
-    if any(map(is_compiled, roots(f.model))) or bending_layer(f.model):
+    modules = (module for root in roots(f.model) for module in root.modules())
+    if any(map(is_compiled, modules)) or bending_layer(f.model):
         return "difference", True
     try:
         curved = curvature_seen(f, _full_precision(x))
@@ -140,11 +138,9 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend,
         raise
     except Exception:  # outputs that are no tensor, kernels without a second derivative
         return "difference", True
-    if curved is None:
-        return "difference", False
-    if curved:
-        return "difference", True
-    return "piecewise_linear", True
+    if curved is False:
+        return "piecewise_linear", True
+    return "difference", curved is not None
 
 
 def _guarded(f: Function, x: Tensor, backend: Backend, graph: bool) -> Function:

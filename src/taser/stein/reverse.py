@@ -61,19 +61,16 @@ def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
     """∇²f v_k for v: (k, B, *), with a graph for the parameters; zero where f is linear."""
     if not gradient.requires_grad:
         return torch.zeros_like(v)
+
+    def product(v: Tensor, *, batched: bool) -> Tensor:
+        (found,) = torch.autograd.grad(
+            gradient, x, v, create_graph=True, materialize_grads=True, is_grads_batched=batched
+        )
+        return found.expand_as(v)  # zeros are made like x, once for all v
+
     if len(v) > 1:
         try:
-            products = _hessian_vector_product(gradient, x, v, batched=True)
+            return product(v, batched=True)
         except RuntimeError:  # a kernel that cannot be batched (GroupNorm's), or no memory for it
-            return torch.cat([hessian_vector_products(gradient, x, row) for row in v.split(1)])
-        return torch.zeros_like(v) if products is None else products
-    product = _hessian_vector_product(gradient, x, v[0], batched=False)
-    return torch.zeros_like(v) if product is None else product[None]
-
-
-def _hessian_vector_product(
-    gradient: Tensor, x: Tensor, v: Tensor, *, batched: bool
-) -> Tensor | None:
-    return torch.autograd.grad(
-        gradient, x, v, create_graph=True, allow_unused=True, is_grads_batched=batched
-    )[0]
+            pass
+    return torch.stack([product(row, batched=False) for row in v])

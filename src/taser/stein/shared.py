@@ -22,8 +22,9 @@ class SharedPass:
 
     The penalty then makes one pass less for the statistics and one less for f(x). Outputs of layers
     that answer otherwise in evaluation mode, such as dropout, are left aside: at the first call a
-    few are compared with the model's own answers. Give no outputs in half precision, in which
-    differences drown. Loss and penalty share a graph, so they have to share one `backward`.
+    few are compared with the model's own answers. So are outputs in half precision, in which
+    differences drown; do not give them in disguise, cast to float32. Loss and penalty share a
+    graph, so they have to share one `backward`.
     """
 
     def __init__(self, model: Callable | None = None) -> None:
@@ -62,17 +63,19 @@ class SharedPass:
 
     def agrees(self, f: Probed, x: Tensor) -> bool:
         """Whether the outputs are those of the function that f asks, on a few examples."""
-        known, few = self.values(f), slice(TRIED)
-        if known is None or known.dtype != x.dtype:
+        known, few = self.values(f, x), slice(TRIED)
+        if known is None:
             return False
         labels = None if f.y is None else f.y[few]
-        with torch.no_grad():
-            own = f.probe(f.model(x[few]), labels)
+        with torch.no_grad():  # of a copy: the model may begin with an operation in place
+            own = f.probe(f.model(x[few].clone()), labels)
             return bool((own - known[few]).abs().max() <= TOLERANCE * (1 + own.abs().max()))
 
-    def values(self, f: Probed) -> Tensor | None:
-        """f(x), (B,), with its graph."""
-        return None if self.outputs is None else f.probe(self.outputs, f.y)
+    def values(self, f: Probed, x: Tensor) -> Tensor | None:
+        """f(x), (B,), with its graph; None if it is not known to the precision of x."""
+        if self.outputs is None or self.outputs.dtype != x.dtype:
+            return None  # asked before the probe, which takes outputs out of half precision
+        return f.probe(self.outputs, f.y)
 
     def _with(self, outputs: Tensor | None) -> "SharedPass":
         shared = SharedPass()

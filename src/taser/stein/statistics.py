@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .guards import frozen, is_compiled, roots
-from .terms import full_precision
+from taser.probes.precision import full_precision
 
-Statistics = Literal["auto", "batch", "running"]
+from .guards import frozen, is_compiled, roots
+
+Statistics = Literal["auto", "running"]
 
 
 @contextmanager
@@ -26,13 +27,11 @@ def batch_statistics(
     normalises by the batch, does not change when a convolution before a BatchNorm is scaled. With
     running statistics the gradient would shrink such weights to no effect.
 
-    To be entered before the model is put into evaluation mode. "auto" does this for whatever is in
-    training mode, "running" never, "batch" insists. It costs one more forward pass, unless the
-    statistics were recorded in a pass that the loss made anyway.
+    To be entered outside autocast and before the model is put into evaluation mode. "auto" does
+    this for whatever is in training mode, "running" never. It costs one more forward pass, unless
+    the statistics were recorded in a pass that the loss made anyway.
     """
     norms = [] if which == "running" else list(_training_norms(model))
-    if which == "batch" and not norms:
-        raise ValueError("batchnorm='batch', but no BatchNorm of the model is in training mode")
     if not norms:
         yield
         return
@@ -41,8 +40,8 @@ def batch_statistics(
     if recorded is not None and keys <= recorded.kept.keys():
         fixed.kept = recorded.kept
     else:
-        with frozen(model), fixed, torch.autocast(x.device.type, enabled=False):
-            model(x)
+        with frozen(model), fixed:
+            model(x.clone())  # a copy: the model may begin with an operation in place
     fixed.recording = False
     with fixed:
         yield
@@ -51,8 +50,8 @@ def batch_statistics(
 class Recorded(TorchFunctionMode):
     """Keeps mean and variance of what each BatchNorm sees in a pass that the loss makes anyway.
 
-    with Recorded(model) as recorded: loss = …; then penalty(…, recorded=recorded). The first pass
-    inside counts, and its graph: one backward pass of loss and penalty together serves both.
+    The first pass inside counts, and its graph: one backward pass of loss and penalty together
+    serves both. :class:`~taser.stein.SharedPass` hands it to the penalty.
     """
 
     def __init__(self, model: Callable) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 Operator = Literal["langevin", "first_order"]
@@ -52,8 +51,3 @@ def values(f: Function, x: Tensor, name: str = "f") -> Tensor:
 def per_example(product: Tensor) -> Tensor:
     """Sum over all but the first dimension: (B, *) → (B,)."""
     return product.flatten(1).sum(1)
-
-
-def full_precision(tensor: Tensor) -> Tensor:
-    """At least float32: derivatives, exponentials and statistics are not for half precision."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

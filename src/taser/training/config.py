@@ -80,6 +80,10 @@ class RegulariserConfig:
         `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
         DDPM schedule. replaced: with the score of "shuffled" images or "white" directions instead,
         for studies that ask whether the geometry matters.
+    cache
+        A folder that `taser score cache` wrote with this score for these data, for at "clean"
+        without augmentation: the scores are read, and no network asked. That command holds out
+        data.validation=0.1.
     """
 
     name: Literal["none", "taser", "gradient", "jacobian"] = "none"
@@ -100,6 +104,7 @@ class RegulariserConfig:
     timestep: int = 50
     sigma: float | None = None
     replaced: Literal["no", "shuffled", "white"] = "no"
+    cache: str | None = None
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,12 @@ def _step(setup: Setup, size: int, awp: bool) -> tuple[float, int]:
     """Seconds of one step on `size` examples, and the bytes that its backward pass needs."""
     batch = next(iter(setup.batches))
     setup.batches.position = 0
-    x, y = batch.x[:size], batch.y[:size]
+    x, y, s = batch.x[:size], batch.y[:size], None if batch.s is None else batch.s[:size]
     generator = torch.Generator(setup.device).manual_seed(0)
     setup.generator.manual_seed(0)
     begun = time.perf_counter()
     with _SavedBytes() as saved:
-        setup.learner.step(x, y, None, generator, weight=1.0, perturb=awp)
+        setup.learner.step(x, y, s, generator, weight=1.0, perturb=awp)
     if setup.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begun, saved.bytes

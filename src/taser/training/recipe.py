@@ -3,13 +3,13 @@
 import types
 import typing
 from dataclasses import asdict, fields, is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
 from taser.attacks import fraction
+from taser.nearest import hint
 
 from .config import Config
 from .recipes import find_recipe
@@ -105,12 +105,9 @@ def _known(key: str, kind: Any, where: str, source: str) -> str:
     names = [field.name for field in fields(kind)]
     if key in names:
         return key
-    home = _where(key)
-    near = [] if home else get_close_matches(key, names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(
-        f"{source}: there is no {f'{where}.' if where else ''}{key}; {hint}"
-        f"The keys are {', '.join(names)}{home}"
+        f"{source}: there is no {f'{where}.' if where else ''}{key}"
+        f"{_where(key) or hint(key, names)}; the keys are {', '.join(names)}"
     )
 
 
@@ -124,39 +121,38 @@ def _where(key: str) -> str:
     return f" ({' or '.join(f'{home}.{key}' for home in homes)}?)" if homes else ""
 
 
-def _typed(value: object, hint: Any, where: str, source: str) -> Any:
+def _typed(value: object, kind: Any, where: str, source: str) -> Any:
     """The value as the annotated type, or an error that says what is wanted."""
-    origin = get_origin(hint)
+    origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        choices = get_args(hint)
+        choices = get_args(kind)
         if value is None and type(None) in choices:
             return None
         inner = next(choice for choice in choices if choice is not type(None))
         return _typed(value, inner, where, source)
     if origin is Literal:
-        if value in get_args(hint):
+        if value in get_args(kind):
             return value
-        near = get_close_matches(str(value), [str(choice) for choice in get_args(hint)], n=1)
         raise ValueError(
-            f"{source}: {where} should be one of {', '.join(map(str, get_args(hint)))}; "
-            f"got {value!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            f"{source}: {where} should be one of {', '.join(map(str, get_args(kind)))}; "
+            f"got {value!r}{hint(value, get_args(kind))}"
         )
     if origin is tuple and isinstance(value, list | tuple):
-        if get_args(hint)[-1] is not Ellipsis and len(value) != len(get_args(hint)):
-            raise ValueError(f"{source}: {where} should be {len(get_args(hint))} numbers")
-        return tuple(_typed(entry, get_args(hint)[0], where, source) for entry in value)
-    if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        if get_args(kind)[-1] is not Ellipsis and len(value) != len(get_args(kind)):
+            raise ValueError(f"{source}: {where} should be {len(get_args(kind))} numbers")
+        return tuple(_typed(entry, get_args(kind)[0], where, source) for entry in value)
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return fraction(value)
         except ValueError as error:
             raise ValueError(f"{source}: {where}: {error}") from None
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
-    if hint in (bool, str) and isinstance(value, hint):
+    if kind in (bool, str) and isinstance(value, kind):
         return value
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError(f"{source}: {where} should hold keys; got {value!r}")
         return value
     wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-    raise ValueError(f"{source}: {where} should be {wanted.get(hint, 'a list')}; got {value!r}")
+    raise ValueError(f"{source}: {where} should be {wanted.get(kind, 'a list')}; got {value!r}")

@@ -1,8 +1,9 @@
 """The recipes that ship with the package."""
 
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
+
+from taser.nearest import hint
 
 FOLDER = Path(str(files("taser") / "recipes"))
 
@@ -24,9 +25,7 @@ def find_recipe(name: Path | str) -> Path:
     known = FOLDER / f"{str(name).removesuffix('.yaml')}.yaml"
     if known.is_file():
         return known
-    names = shipped_recipes()
-    near = get_close_matches(str(name), names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"there is no file and no recipe {str(name)!r}{hint} (`taser recipes` lists them)"
+        f"there is no file and no recipe {str(name)!r}{hint(name, shipped_recipes())}; "
+        "`taser recipes` lists them"
     )

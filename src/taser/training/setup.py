@@ -24,6 +24,7 @@ from .assemble import (
     build_threat,
     unit_of,
 )
+from .cached import cached_scores
 from .config import Config
 from .ema import Average
 from .optimiser import build_optimiser
@@ -74,7 +75,6 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     accelerator = Accelerator(cpu=config.loop.device == "cpu", kwargs_handlers=[several])
     device, rank = accelerator.device, accelerator.process_index
     dataset = dataset or build_data(config.data)
-    batches = _batches(config, dataset, device)
     network = architecture(config.model, dataset)
     torch.manual_seed(mixed(config.loop.seed, 0))
     model = network.build(weights=_weights(config)).train().to(device)
@@ -88,6 +88,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
     generator = torch.Generator(device)
     learner = _learner(config, dataset, model, generator, device)
+    batches = _batches(config, dataset, learner, device)
     average = Average(model, config.loop.ema) if config.loop.ema else None
     learner.model = accelerator.prepare_model(model)
     check = config.validation
@@ -98,7 +99,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     )
 
 
-def _batches(config: Config, dataset: Dataset, device: torch.device) -> Batches:
+def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.device) -> Batches:
     size = min(config.loop.batch, len(dataset.train))
     if size % processes():
         raise ValueError(
@@ -106,6 +107,7 @@ def _batches(config: Config, dataset: Dataset, device: torch.device) -> Batches:
         )
     return Batches(
         dataset.train.to(device), size, seed=config.loop.seed,
+        scores=cached_scores(config, dataset, learner.regulariser),
         augment=build_augmentation(config.data, dataset), drop_last=True,
     )  # fmt: skip
 

@@ -1,0 +1,81 @@
+"""A run that reads its scores takes the steps of one that asks for them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import small
+from torch import Tensor
+
+from taser.objectives import Taser
+from taser.scores import pretrained
+from taser.scores.cache import weights_hash, write_cache
+from taser.training import Config
+from taser.training.assemble import build_data
+from taser.training.estimate import estimate
+from taser.training.setup import Setup, set_up
+
+
+def clean(**regulariser: Any) -> dict[str, Any]:
+    return {"name": "taser", "at": "clean", "fraction": 1.0, **regulariser}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    train, denoiser = build_data(small().data).train, pretrained("digits")
+    score = denoiser.at(timestep=50)
+    write_cache(
+        tmp_path, score, train.x, data=train.hash, model=weights_hash(denoiser), sigma=score.sigma
+    )
+    return tmp_path
+
+
+def penalty_of_first_step(setup: Setup) -> float:
+    batch = next(iter(setup.batches))
+    generator = torch.Generator().manual_seed(0)
+    numbers = setup.learner.step(batch.x, batch.y, batch.s, generator, weight=1.0, perturb=False)
+    return float(numbers["penalty"])
+
+
+def without_network(config: Config) -> Setup:
+    """A run whose score model fails when it is asked."""
+
+    def fails(_x: Tensor) -> Tensor:
+        raise AssertionError("the score was asked")
+
+    setup = set_up(config)
+    assert isinstance(setup.learner.regulariser, Taser)
+    setup.learner.regulariser.score.forward = fails  # type: ignore[union-attr]
+    return setup
+
+
+def test_the_same_penalty_without_the_network(folder: Path) -> None:
+    asked = penalty_of_first_step(set_up(small(regulariser=clean())))
+    config = small(regulariser=clean(cache=str(folder)))
+    assert penalty_of_first_step(without_network(config)) == pytest.approx(asked, rel=1e-3)
+    estimate(without_network(config))
+    with pytest.raises(AssertionError, match="was asked"):
+        penalty_of_first_step(without_network(small(regulariser=clean())))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"regulariser": clean(at="noised")}, "at=clean"),
+        ({"regulariser": clean(at="auto")}, "at=clean"),
+        ({"regulariser": clean(replaced="shuffled")}, "replaced=no"),
+        ({"regulariser": clean(score="gaussian")}, "a denoiser's score"),
+        ({"regulariser": clean(name="gradient")}, "name=taser"),
+        ({"data": {"augment": "crop"}}, "data.augment=none"),
+        ({"data": {"examples": 96}}, "was made for data = .*and every example"),
+        ({"data": {"validation": 0.2}}, "was made for data = .*takes data.validation=0.1"),
+        ({"regulariser": clean(timestep=25)}, "was made for sigma = "),
+    ],
+)
+def test_a_cache_of_something_else_is_refused(
+    folder: Path, sections: dict[str, Any], message: str
+) -> None:
+    regulariser = {**sections.get("regulariser", clean()), "cache": str(folder)}
+    with pytest.raises(ValueError, match=message):
+        set_up(small(**{**sections, "regulariser": regulariser}))
