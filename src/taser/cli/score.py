@@ -95,9 +95,12 @@ def cache(
     data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
     timestep: Annotated[int, typer.Option(help="DDPM timestep of the noise level.")] = 50,
     padding: Annotated[int, typer.Option(min=0, help="Of the crops whose error is told.")] = 4,
+    validation: Annotated[
+        float, typer.Option(min=0, max=1, help="The share held out, as the recipe's.")
+    ] = 0.1,
     root: Root = None,
 ) -> None:
-    """Compute the score of every training example once, for training to read.
+    """Compute the score of every training example once, for `regulariser.cache` to read.
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
@@ -107,7 +110,7 @@ def cache(
     from taser.scores.cache import weights_hash, write_cache
 
     denoiser = Denoiser.load(model)
-    train = load(data, root=root).train
+    train = load(data, root=root, validation=validation).train
     score = denoiser.at(timestep=timestep)
     with progress_bar() as progress:
         write_cache(

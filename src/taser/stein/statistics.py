@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from taser.probes.precision import full_precision
 
+from .batchnorm import mean_and_variance, normalised
 from .guards import frozen, is_compiled, roots
 
 Statistics = Literal["auto", "running"]
@@ -63,14 +64,21 @@ class Recorded(TorchFunctionMode):
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
     ) -> Any:
         if func is F.batch_norm and id(args[1]) in self.norms - self.kept.keys():
-            self.kept[id(args[1])] = _mean_and_variance(args[0])
+            return self._keep(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-
-def _mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, in full precision."""
-    var, mean = torch.var_mean(full_precision(x), (0, *range(2, x.ndim)), correction=0)
-    return mean, var
+    def _keep(
+        self, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None = None,
+        bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:  # fmt: skip
+        if training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
+            y, mean, var = normalised(x, running_mean, running_var, weight, bias, momentum, eps)
+        else:  # in half precision the layer's own statistics are too rough
+            mean, var = mean_and_variance(full_precision(x))
+            y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        self.kept[id(running_mean)] = mean, var
+        return y
 
 
 def _training_norms(model: Callable) -> Iterator[nn.modules.batchnorm._BatchNorm]:
@@ -118,7 +126,7 @@ class _FixedStatistics(TorchFunctionMode):
         gradients go on to μ and v, at the price of a few numbers for each channel.
         """
         if self.recording:
-            self.kept[id(running_mean)] = _mean_and_variance(x)
+            self.kept[id(running_mean)] = mean_and_variance(full_precision(x))
         mean, var = self.kept[id(running_mean)]
         fixed_mean, fixed_var = mean.detach(), var.detach()
         scale = torch.sqrt((fixed_var + eps) / (var + eps))

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from taser.attacks import fraction
+from taser.nearest import hint
 from taser.training.recipes import find_recipe
 
 from .search import Search
@@ -170,9 +170,7 @@ def check_keys(where: str, content: Any, kind: type) -> None:
     if not isinstance(content, dict):
         raise ValueError(f"{where} should have the keys {', '.join(sorted(known))}; got {content}")
     if wrong := sorted(set(map(str, content)) - known):
-        near = get_close_matches(wrong[0], known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"{where}: there is no {', '.join(wrong)}{hint} (the keys are "
-            f"{', '.join(sorted(known))})"
+            f"{where}: there is no {', '.join(wrong)}{hint(wrong[0], known)}; the keys are "
+            f"{', '.join(sorted(known))}"
         )

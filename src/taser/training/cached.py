@@ -39,5 +39,5 @@ def cached_scores(
             model=weights_hash(score.denoise), sigma=score.sigma,
         )  # fmt: skip
     except StaleCache as error:
-        split = "`taser score cache` takes data.validation=0.1, data.seed=0 and every example"
+        split = "`taser score cache --validation` as data.validation; data.seed=0, every example"
         raise StaleCache(f"{error} ({split})") from None

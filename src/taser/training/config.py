@@ -82,8 +82,7 @@ class RegulariserConfig:
         for studies that ask whether the geometry matters.
     cache
         A folder that `taser score cache` wrote with this score for these data, for at "clean"
-        without augmentation: the scores are read, and no network asked. That command holds out
-        data.validation=0.1.
+        without augmentation: the scores are read, and no network asked.
     """
 
     name: Literal["none", "taser", "gradient", "jacobian"] = "none"

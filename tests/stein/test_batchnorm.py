@@ -1,0 +1,71 @@
+"""A BatchNorm that tells its statistics, against torch's layer and var_mean."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from taser.stein.batchnorm import mean_and_variance, normalised
+
+EPS = 1e-3  # large, so that its place in the formulas can be seen
+
+SHAPES = [(6, 5), (4, 5, 3), (4, 5, 3, 2), (2, 5, 3, 2, 2)]
+
+
+def plain(x: Tensor, mean: Tensor, var: Tensor, *affine: Tensor | None) -> tuple[Tensor, ...]:
+    """The slow way: everything twice."""
+    return F.batch_norm(x, mean, var, *affine, True, 0.3, EPS), *mean_and_variance(x)
+
+
+def told(x: Tensor, mean: Tensor, var: Tensor, *affine: Tensor | None) -> tuple[Tensor, ...]:
+    return normalised(x, mean, var, *affine, 0.3, EPS)
+
+
+def case(shape: tuple[int, ...], affine: bool = True) -> list[Tensor | None]:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [3 * torch.randn(shape, generator=generator, dtype=torch.float64) + 1]
+    drawn += [torch.rand(5, generator=generator, dtype=torch.float64) for _ in range(2)]
+    x, weight, bias = (t.requires_grad_() for t in drawn)
+    return [x, weight, bias] if affine else [x, None, None]
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_statistics_and_gradients(
+    shape: tuple[int, ...], affine: bool, used: tuple[int, ...]
+) -> None:
+    """Whatever of the three a loss uses."""
+    found = []
+    for layer in (told, plain):
+        inputs = case(shape, affine)
+        mean, var = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+        outputs = layer(inputs[0], mean, var, *inputs[1:])
+        asked = [t for t in inputs if t is not None]
+        loss = sum((torch.arange(len(t.flatten())) * t.flatten().sin()).sum()
+                   for i, t in enumerate(outputs) if i in used)  # fmt: skip
+        gradients = torch.autograd.grad(loss, asked, allow_unused=True)
+        found.append([*outputs, mean, var, *gradients])
+    for ours, theirs in zip(*found, strict=True):
+        if theirs is None:
+            assert ours is None
+        else:
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_second_derivatives() -> None:
+    """Of a loss that has a gradient penalty of its own."""
+    x, weight, bias = case((4, 5, 3))
+    mean, var = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(
+        lambda *inputs: told(inputs[0], mean.clone(), var.clone(), *inputs[1:]), (x, weight, bias)
+    )
+
+
+def test_channels_last_stay_so() -> None:
+    x = torch.rand(2, 5, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
+    y, mean, _ = normalised(x, torch.zeros(5), torch.ones(5), None, None, 0.1, EPS)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    (y.square().sum() + mean.sum()).backward()
+    assert x.grad is not None
+    assert x.grad.is_contiguous(memory_format=torch.channels_last)
