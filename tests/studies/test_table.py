@@ -156,11 +156,13 @@ def test_an_attack_on_fewer_examples() -> None:
     assert "n = 100 (SPSA 10) and 1 seed" in main_table([row]).caption
 
 
-@pytest.mark.parametrize("name", ["studies/demo", "studies/digits", "studies/cifar10"])
+@pytest.mark.parametrize(
+    "name", ["demo", "digits", "cifar10", "fashion-mnist", "speed-digits", "speed-cifar10"]
+)
 def test_shipped_tables_can_be_read(name: str) -> None:
     from taser.training import read_recipe
 
-    for job in read_table_config(name).jobs().values():
+    for job in read_table_config(f"studies/{name}").jobs().values():
         read_recipe(job["recipe"], job["overrides"])
 
 
