@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from taser.files import write_atomically
 
@@ -32,6 +33,11 @@ def draw(result: dict[str, Any]) -> Figure:
             linear = [costs[-1] * amount / amounts[-1] for amount in amounts]
             axes.plot(amounts, linear, "k:", linewidth=0.8)
             axes.set(xscale="log", yscale="log", xlabel=LABELS[axis])
+            axes.set_xticks(amounts, [str(amount) for amount in amounts])
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_formatter(NullFormatter())
     grid[0, 0].set_ylabel("step, ms")
     grid[1, 0].set_ylabel("peak memory, MB")
     grid[0, 0].legend(frameon=False)
