@@ -1,11 +1,12 @@
 """Adversarial weight perturbation: which weights move, by how much, and that they come back."""
 
-from multiprocessing import get_context
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from published import published
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -99,7 +100,10 @@ def test_several_losses_give_the_move_of_their_sum() -> None:
 
 def worker(rank: int, out: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{out}/store", rank=rank, world_size=2,
+        timeout=timedelta(seconds=100),
+    )  # fmt: skip
     model, x, y = network()
     rows = slice(3 * rank, 3 * rank + 3)
     wrapped = DistributedDataParallel(model.eval())
@@ -109,16 +113,7 @@ def worker(rank: int, out: str) -> None:
 
 
 def test_two_processes_move_alike_and_as_one_with_both_halves(tmp_path: Path) -> None:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(  # for the runs of tests/training too, which share the server
-        ["taser.training", "torch._dynamo", "torch.utils.tensorboard", "sklearn.datasets"]
-    )
-    both = [context.Process(target=worker, args=(rank, str(tmp_path))) for rank in (0, 1)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
-        assert process.exitcode == 0
+    mp.spawn(worker, (str(tmp_path),), nprocs=2)  # no fork, and an error of one ends both
     model, x, y = network()
     with perturbed(model.eval(), [lambda m: Standard()(m, x, y)], GAMMA):
         for rank in (0, 1):

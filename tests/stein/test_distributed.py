@@ -1,6 +1,7 @@
 """Two processes with half the batch each give the penalty and gradient of one with all of it."""
 
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,10 @@ def calibrated(rows: slice) -> taser.stein.Calibration:
 
 def worker(rank: int, out: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}.store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{out}.store", rank=rank, world_size=2,
+        timeout=timedelta(seconds=100),
+    )  # fmt: skip
     mine = slice(2 * rank, 2 * rank + 2)
     results = {"calibration": asdict(calibrated(mine))}
     for center in CENTRES:
