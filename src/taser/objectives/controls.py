@@ -88,7 +88,7 @@ class JacobianPenalty(nn.Module):
         model = unwrapped(model)
         with asked(model, x, shared), torch.enable_grad():
             x = full_precision(x).detach().requires_grad_()
-            z = model(x).reshape(len(x), -1)
+            z = model(x.clone()).reshape(len(x), -1)  # a first layer may work in place
             total = z.new_zeros(())
             for _ in range(self.projections):
                 v = torch.randn(z.shape, generator=generator, device=z.device, dtype=z.dtype)
