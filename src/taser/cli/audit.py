@@ -55,6 +55,7 @@ def audit(
     and started again, it goes on.
     """
     from taser.attacks import Threat
+    from taser.data.subset import subset
     from taser.evaluation.audit import audit as run
     from taser.evaluation.audit import undefended
     from taser.report import audit as report
@@ -66,7 +67,7 @@ def audit(
     with progress_bar() as progress:
         other = None
         if surrogate:
-            train, rows = dataset.train, slice(ENOUGH)
+            train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
         result = run(
@@ -118,7 +119,7 @@ def subject(
 
 def chosen(dataset: "Dataset", examples: int) -> "tuple[Tensor, Tensor]":
     """The same examples of the test part for every model: x, (n, *), and y, (n,)."""
-    from taser.evaluation.subset import subset
+    from taser.data.subset import subset
 
     rows = subset(len(dataset.test), examples)
     return dataset.test.rows(rows), dataset.test.y[rows]

@@ -10,6 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from taser.attacks import Attack, Model, Threat, quiet
+from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import locked
 from taser.stein.guards import roots
@@ -23,7 +24,6 @@ from .progress import Meter, Progress
 from .provenance import Provenance
 from .record import Evaluation
 from .store import Store
-from .subset import subset
 from .trial import Trial
 from .verdicts import Verdicts
 
