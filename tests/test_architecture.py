@@ -10,7 +10,7 @@ import taser
 SOURCE = Path(taser.__file__).parent
 
 FLOW = [
-    "nearest", "files", "lock", "data", "models", "scores", "probes", "stein", "attacks",
+    "nearest", "files", "lock", "shapes", "data", "models", "scores", "probes", "stein", "attacks",
     "objectives", "training", "evaluation", "studies", "report", "cli", "__main__",
 ]  # fmt: skip
 

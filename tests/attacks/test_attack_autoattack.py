@@ -138,6 +138,17 @@ def test_few_classes_and_tables_are_attacked_and_said(
             assert accuracy(model, moved, y) == pytest.approx(_certain(model, x, y, threat))
 
 
+def test_outliers_of_a_table_let_nothing_escape() -> None:
+    """Two rows at ±100 make the box so wide that the way into [0, 1] and back rounds visibly."""
+    model, x = linear(2), torch.randn(60, 6, generator=seeded())
+    x[:2] = torch.tensor([[100.0], [-100.0]])
+    y = model(x).argmax(1)
+    threat = Threat("linf", 0.3, low=None, high=None)
+    moved = AutoAttackPart("apgd-ce", threat)(model, x, y)
+    assert inside(threat, moved, x).all()
+    assert accuracy(model, moved, y) == pytest.approx(_certain(model, x, y, threat))
+
+
 def _certain(model: nn.Module, x: torch.Tensor, y: torch.Tensor, threat: Threat) -> float:
     """The exact robust accuracy of a linear model: min_j (z_y − z_j)/‖w_y − w_j‖ > ε, dual norm."""
     with torch.no_grad():

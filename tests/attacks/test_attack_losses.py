@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks.victims import seeded
-from taser.attacks import cross_entropy, kl_from, margin, squared_error
+from taser.attacks import cross_entropy, kl_divergence, kl_from, margin, squared_error
 
 
 def logits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,6 +28,17 @@ def test_kl_is_zero_only_at_the_clean_logits() -> None:
     z, y = logits()
     torch.testing.assert_close(kl_from(z)(z + 3.0, y), torch.zeros(6), rtol=0, atol=1e-6)
     assert (kl_from(z)(z.flip(0), y) > 1e-3).all()
+
+
+def test_kl_is_computed_in_full_precision() -> None:
+    """Of bfloat16 logits too, which is what a network gives under autocast."""
+    z, y = logits()
+    clean, moved = z.bfloat16(), z.flip(0).bfloat16()
+    exact = kl_divergence(clean.float(), moved.float())
+    assert exact.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        for found in (kl_divergence(clean, moved), kl_from(clean)(moved, y)):
+            torch.testing.assert_close(found, exact, rtol=0, atol=0)
 
 
 def test_squared_error_takes_a_column_or_a_row() -> None:

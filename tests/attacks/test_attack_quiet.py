@@ -1,6 +1,7 @@
 """A model that is attacked is the same afterwards, in every respect."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from taser.attacks import (
     Transfer,
     quiet,
 )
+from taser.evaluation.audit.differentiable import differentiable
+from taser.stein.guards import roots
 
 THREAT = Threat("linf", 0.1)
 ATTACKS: list[Attack | PGD] = [
@@ -84,3 +87,26 @@ def test_quiet_reaches_a_model_through_a_function() -> None:
     with quiet(call):
         assert not model.training
     assert model.training
+
+
+def test_quiet_reaches_a_model_through_functions_of_functions() -> None:
+    model = nn.Dropout()
+    for call in (
+        differentiable(lambda x: model(x)),
+        partial(lambda inner, x: inner(x), model),
+        partial(lambda x, inner: inner(x), inner=model.forward),
+    ):
+        with quiet(call):
+            assert not model.training
+        assert model.training
+
+
+def test_functions_that_hold_themselves_and_names_not_yet_given() -> None:
+    model = nn.Dropout()
+
+    def call(x: torch.Tensor, again: bool = False) -> torch.Tensor:
+        return call(x) if again else later(x)
+
+    assert roots(call) == []
+    later = model
+    assert roots(call) == [model]

@@ -95,6 +95,10 @@ def test_fractions_are_read_and_shown() -> None:
         ({"norm": "l1"}, "norm should be"),
         ({"epsilon": 0.0}, "positive"),
         ({"epsilon": 8.0}, "8/255"),
+        ({"low": None}, "low and high"),
+        ({"high": None}, "low and high"),
+        ({"low": 1.0, "high": 0.0}, "low and high"),
+        ({"low": 1.0, "high": 1.0}, "low and high"),
     ],
 )
 def test_wrong_threats_are_refused(options: dict, message: str) -> None:

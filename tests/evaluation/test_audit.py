@@ -199,6 +199,20 @@ def test_the_audit_leaves_everything_as_it_was_and_can_be_repeated(
     network.eval()
 
 
+def test_the_audit_leaves_a_model_behind_functions_as_it_was(digits: Dataset) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), MLP((64,), 10, width=32)).train()
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    three = 1e3 * F.one_hot(torch.tensor(3), 10)
+
+    def always_three(x: Tensor) -> Tensor:  # so that there are right answers to audit
+        return network(x) + three
+
+    threes = torch.full((40,), 3)
+    audit(lambda x: always_three(x), digits.test.x[:40], threes, **HASTY)
+    assert all(torch.equal(state[name], t) for name, t in network.state_dict().items())
+    assert network.training
+
+
 def test_killed_and_started_again_it_goes_on_and_says_the_same(
     trained: Callable[[Loss], nn.Module], digits: Dataset, tmp_path: Path
 ) -> None:

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import typer
 from safetensors.torch import save_file
 from typer.testing import CliRunner
@@ -13,6 +16,7 @@ from taser.cli.audit import audit
 from taser.cli.common import PlainErrors
 from taser.cli.shift import shift
 from taser.data import load
+from taser.data.subset import subset
 from taser.evaluation.audit import undefended
 
 app = typer.Typer(cls=PlainErrors)
@@ -101,6 +105,37 @@ def test_shift_says_what_was_skipped_and_told(weights: Path, tmp_path: Path) -> 
     assert result.stdout == (tmp_path / "results.json").read_text()
     assert len(json.loads(result.stdout)["out_of_distribution"]["detections"]) == 3 * 7
     assert (tmp_path / "report.html").exists()
+
+
+class Given(Exception):
+    """What a step of a command was given; it ends there."""
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "count"),
+    [
+        ("audit", "audit.undefended", "ENOUGH"),
+        ("shift", "out_of_distribution.out_of_distribution", "REFERENCE"),
+    ],
+)
+def test_examples_are_drawn_from_the_whole_training_part(
+    command: str, asked: str, count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ones of a folder of images are all of one class."""
+    given = []
+
+    def look(*arguments: Any, **options: Any) -> None:
+        given.append(options.get("reference", arguments[0]))
+        raise Given
+
+    monkeypatch.setattr(f"taser.evaluation.{asked}", look)
+    monkeypatch.setattr(import_module(f"taser.cli.{command}"), count, 50)
+    result = CliRunner().invoke(
+        app, [command, "--model", "cnn", "--examples", "30", "--out", str(tmp_path)]
+    )
+    assert isinstance(result.exception, Given), result.output
+    train = load("digits").train
+    assert torch.equal(given[0], train.rows(subset(len(train), 50)))
 
 
 @pytest.mark.parametrize(

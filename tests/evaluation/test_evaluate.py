@@ -1,11 +1,14 @@
 """An evaluation: what it counts, what it refuses, and that a killed one goes on."""
 
+import copy
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,16 @@ import torch
 from torch import Tensor, nn
 
 import taser
-from attacks.victims import digits, undefended
+from attacks.victims import digits, linear, undefended
 from taser.attacks import RestartedPGD, Threat
 from taser.evaluation import Evaluation, compare
+from taser.evaluation.answers import device_of
+from taser.evaluation.audit import audit
+from taser.evaluation.curve import accuracy_curve
 from taser.evaluation.prepare import prepare
+from taser.evaluation.shift import shift
 from taser.evaluation.store import OtherRun
+from taser.models import Folded
 
 THREAT = Threat("linf", 0.1)
 QUICK = ("fgsm", "pgd", "noise")
@@ -95,9 +103,9 @@ def test_the_prepared_model_is_the_same_function_and_the_users_is_untouched() ->
     model = undefended(norm=True)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     ready = prepare(model, x, y)
-    assert ready.folded
+    assert isinstance(ready.inner, Folded)  # type: ignore[attr-defined]
     with torch.no_grad():
-        torch.testing.assert_close(ready.model(x), model(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ready(x), model(x), rtol=1e-4, atol=1e-4)
     assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
 
 
@@ -164,6 +172,55 @@ def test_bad_input_is_refused(change: dict, message: str) -> None:
 def test_pixels_instead_of_fractions() -> None:
     with pytest.raises(ValueError, match="did you mean 8/255"):
         Threat("linf", 8.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_inputs_of_another_precision_are_evaluated(dtype: torch.dtype) -> None:
+    x, y = digits(20)
+    model = copy.deepcopy(undefended()).to(dtype)
+    found = taser.evaluate(model, x.to(dtype), y, threat=THREAT, attacks=("fgsm", "noise"), n=20)
+    assert found.robust_accuracy < found.clean_accuracy
+    assert bool((found.attacks["fgsm"].distance <= THREAT.epsilon * (1 + 1e-2)).all())
+
+
+def test_the_device_is_that_of_the_weights() -> None:
+    x, far = torch.rand(2, 3), nn.Linear(3, 2, device="meta")
+    without_parameters = nn.BatchNorm1d(3, affine=False, device="meta")
+    for model in (far, far.forward, lambda x: far(x), without_parameters):
+        assert device_of(model, x).type == "meta"
+    assert device_of(torch.sin, x) == x.device
+
+
+@pytest.mark.parametrize(
+    ("module", "ask"),
+    [
+        ("evaluate", taser.evaluate),
+        ("curve", accuracy_curve),
+        ("shift", shift),
+        ("audit.audit", audit),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_examples_go_where_the_weights_are(
+    module: str, ask: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta device stands for a GPU: its tensors have no numbers to go on with."""
+    place = import_module(f"taser.evaluation.{module}")
+    monkeypatch.setattr(place, "device_of", lambda *_: torch.device("meta"))
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        ask(undefended(), *digits(40))
+
+
+def test_outliers_of_a_table_do_not_overstate_robustness() -> None:
+    model, x = linear(2), torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+    x[:2] = torch.tensor([[100.0], [-100.0]])
+    with torch.no_grad():
+        z, width = model(x), float((model.weight[0] - model.weight[1]).abs().sum())
+    certain = float(((z[:, 0] - z[:, 1]).abs() > 0.3 * width).float().mean())
+    threat = Threat("linf", 0.3, None, None)
+    found = taser.evaluate(model, x, z.argmax(1), threat=threat, attacks=("apgd-ce",))
+    assert found.robust_accuracy == pytest.approx(certain)
+    assert not any("strays" in finding.name for finding in found.findings)
 
 
 KILLED = """

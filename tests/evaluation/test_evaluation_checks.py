@@ -16,12 +16,12 @@ THREAT = Threat("linf", 0.05)
 
 
 def findings(model: Callable[[Tensor], Tensor]) -> set[str]:
-    return {finding.name for finding in check_model(model, *digits(10))}
+    return {finding.name for finding in check_model(model, *digits(10))[1]}
 
 
 def test_an_honest_model_has_no_findings() -> None:
     x, y = digits(10)
-    assert check_model(undefended(norm=True), x, y) == []
+    assert check_model(undefended(norm=True), x, y) == (10, [])
     assert check_data(x, y, THREAT) == []
 
 
@@ -42,6 +42,14 @@ def test_wrong_data_is_refused(change: Callable, message: str) -> None:
     x, y = change(*digits(30))
     with pytest.raises(ValueError, match=message):
         evaluate(undefended(), x, y, threat=THREAT, attacks=("fgsm",))
+
+
+def test_every_label_is_checked_though_few_examples_are_tried() -> None:
+    x, y = digits(60)
+    y = y.clone()
+    y[-1] = 10
+    with pytest.raises(ValueError, match="0…9"):
+        check_model(undefended(), x, y)
 
 
 def test_rounding_at_the_edge_of_the_box_is_forgiven() -> None:

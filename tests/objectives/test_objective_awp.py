@@ -55,6 +55,24 @@ def test_a_weight_without_influence_does_not_move() -> None:
         assert torch.equal(model.spare, torch.ones(3, 3).double())
 
 
+def test_a_gradient_that_is_not_finite_is_no_direction() -> None:
+    """It would be added to the weights, and infinity cannot be taken off again."""
+    model, x, y = network()
+    before = parameters(model)
+
+    def loss(m: nn.Module) -> Tensor:
+        return (
+            Standard()(m, x, y)
+            + m[0].weight.flatten()[0].sub(before["0.weight"][0, 0, 0, 0]).sqrt()
+        )
+
+    with perturbed(model, [loss], GAMMA):
+        moved = parameters(model)
+    assert all(bool(torch.isfinite(weight).all()) for weight in moved.values())
+    assert not torch.equal(moved["0.weight"], before["0.weight"])  # its other entries do move
+    torch.testing.assert_close(parameters(model), before, rtol=0, atol=1e-15)
+
+
 def test_the_ascent_leaves_statistics_and_gradients_alone() -> None:
     model, x, y = network()
     model[0].weight.grad = torch.ones_like(model[0].weight)

@@ -103,6 +103,16 @@ def test_projections_are_averaged() -> None:
         JacobianPenalty(0)
 
 
+def test_jacobian_penalty_of_a_model_that_works_in_place() -> None:
+    case = cases.case("mlp")
+
+    def value(first: nn.Module) -> Tensor:
+        model = nn.Sequential(first, case.model)
+        return JacobianPenalty()(model, case.x, None, generator=torch.Generator().manual_seed(0))
+
+    assert torch.equal(value(nn.ReLU(inplace=True)), value(nn.ReLU()))
+
+
 @pytest.mark.parametrize("penalty", [GradientPenalty(), JacobianPenalty(2)])
 @pytest.mark.parametrize("name", ["mlp", "batchnorm", "batchnorm training"])
 def test_parameter_gradients(name: str, penalty: nn.Module) -> None:

@@ -13,9 +13,8 @@ from published import Published, published
 from torch import Tensor, nn
 
 from taser import attacks
-from taser.attacks import Threat
+from taser.attacks import Threat, kl_divergence
 from taser.objectives import AWP, MART, PGD, TRADES, Objective, Standard, perturbed
-from taser.objectives.objective import kl_divergence
 
 METHODS: dict[str, Objective] = {"pgd": PGD(), "trades": TRADES(beta=6.0), "mart": MART(weight=5.0)}
 NETWORKS = ["mlp", "conv"]

@@ -64,7 +64,7 @@ def test_the_same_penalty_without_the_network(folder: Path) -> None:
     [
         ({"regulariser": clean(at="noised")}, "at=clean"),
         ({"regulariser": clean(at="auto")}, "at=clean"),
-        ({"regulariser": clean(replaced="shuffled")}, "replaced=no"),
+        ({"regulariser": clean(replaced="shuffled")}, "replaced=none"),
         ({"regulariser": clean(score="gaussian")}, "a denoiser's score"),
         ({"regulariser": clean(name="gradient")}, "name=taser"),
         ({"data": {"augment": "crop"}}, "data.augment=none"),

@@ -107,6 +107,12 @@ def test_a_recipe_extends_another(tmp_path: Path) -> None:
     assert (config.loop.epochs, config.loop.batch, config.loop.seed) == (3, 8, 5)
 
 
+def test_a_score_that_nothing_replaces() -> None:
+    """A word that YAML does not take for false."""
+    config = override(Config(), ["regulariser.replaced=white", "regulariser.replaced=none"])
+    assert config == Config()
+
+
 def test_a_recipe_cannot_extend_itself(tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     path = recipe(tmp_path, f"extends: {other}")

@@ -1,20 +1,24 @@
 """Whole runs, small ones: every method, what they write, and what they refuse."""
 
 import math
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 
 from taser.attacks import PGD
 from taser.lock import locked
-from taser.training import Config, load_trained, override, read_recipe, train
-from taser.training.assemble import build_data
-from taser.training.estimate import estimate
+from taser.objectives import Loss, Standard
+from taser.studies.overhead import images
+from taser.training import Config, Learner, load_trained, override, read_recipe, train
+from taser.training.assemble import architecture, build_data
+from taser.training.estimate import _peak, estimate
 from taser.training.setup import set_up
 
 AWP = {"awp": True, "awp_start": 0}
@@ -67,6 +71,37 @@ def test_awp_begins_at_its_epoch(tmp_path: Path) -> None:
     assert first[0] == first[1]  # the first epoch's steps are alike
 
 
+def test_the_ascent_leaves_a_running_centre_alone() -> None:
+    regulariser = {"name": "taser", "center": "running"}
+    setup = set_up(small(objective={**AWP, "awp_with_penalty": True}, regulariser=regulariser))
+    centre = setup.learner.regulariser.penalty.centre  # type: ignore[union-attr]
+    learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
+    pieces = learner._attacked(x, y, None, generator)
+    for before in (math.nan, 0.25):
+        centre.value = torch.tensor(before)
+        with learner._perturbed(pieces, 1.0, generator):
+            assert float(centre.value) == pytest.approx(before, nan_ok=True)
+
+
+class Small(Standard):
+    """A loss whose gradient passes through float16, where anything below 6e-8 is zero."""
+
+    def loss(self, *arguments: Any) -> Loss:
+        return Loss(super().loss(*arguments).total.half().float() * 1e-9)
+
+
+def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
+    setup = set_up(small(model=MLP, objective=AWP))
+    learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
+    learner.objective = Small()
+    learner.precision.scaler = torch.amp.GradScaler("cpu")
+    weight = learner.module.head.weight
+    before = weight.detach().clone()
+    with learner._perturbed(learner._attacked(x, y, None, generator), 0.0, generator):
+        length = float((weight - before).norm().detach())
+    assert length == pytest.approx(learner.gamma * float(before.norm()), rel=1e-4)
+
+
 def test_the_penalty_takes_part_in_the_ascent_if_asked_to(tmp_path: Path) -> None:
     for asked in (False, True):
         objective = {**AWP, "awp_with_penalty": asked}
@@ -93,12 +128,13 @@ def test_tables_and_regression(tmp_path: Path, name: str, method: str) -> None:
         data={"name": name}, model={**MLP, "activation": "silu"},
         objective={"name": method, "epsilon": 0.3},
         regulariser={"name": "taser", "operator": "langevin", "weight": 1e-3},
-        optimiser={"rate": 0.01}, loop={"epochs": 4}, validation={"examples": 512},
+        optimiser={"rate": 0.01}, loop={"epochs": 12}, validation={"examples": 512},
     )  # fmt: skip
     result = train(config, tmp_path)
-    first, *_, last = lines(tmp_path, "validation")
-    assert last["clean"] > first["clean"]  # accuracy, or minus the squared error
-    assert last["robust"] < last["clean"]
+    losses = [line["base"] for line in lines(tmp_path, "train")]
+    assert sum(losses[-2:]) < 0.9 * sum(losses[:2])  # two steps are an epoch
+    validated = lines(tmp_path, "validation")[-1]
+    assert validated["robust"] < validated["clean"]  # accuracy, or minus the squared error
     assert (result.clean <= 0) == (name == "diabetes")
     penalties = [line["penalty"] for line in lines(tmp_path, "train")]
     assert all(0 < penalty < math.inf for penalty in penalties)
@@ -111,6 +147,23 @@ def test_methods_that_compare_classes_refuse_regression(tmp_path: Path, method: 
         train(config, tmp_path)
     with pytest.raises(ValueError, match=r"teacher.weight is for classifiers"):
         train(small(data={"name": "diabetes"}, model=MLP, teacher={"weight": 1}), tmp_path)
+
+
+@pytest.mark.parametrize("method", ["trades", "mart"])
+def test_what_a_method_would_ignore_is_refused(method: str) -> None:
+    config = small(objective={"name": method, "label_smoothing": 0.1})
+    with pytest.raises(ValueError, match=rf"label_smoothing is for standard and pgd, not {method}"):
+        set_up(config)
+    gaussian = {"name": "taser", "score": "gaussian", "replaced": "white"}
+    with pytest.raises(ValueError, match=r"regulariser.replaced=white takes the place of a"):
+        set_up(small(regulariser=gaussian))
+
+
+def test_the_training_part_is_not_kept_as_floats() -> None:
+    """Its mean and deviation are asked for once; bytes are a quarter of the memory."""
+    dataset = images(64)
+    architecture(small().model, dataset)
+    assert "x" not in vars(dataset.train)
 
 
 def test_accumulated_parts_are_the_whole_batch(
@@ -167,6 +220,34 @@ def test_an_estimate_before_the_run() -> None:
     assert "2 steps" in str(found)
 
 
+def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every size is warmed up once, and images lie in memory as they do in the run."""
+    setup = set_up(small(regulariser={"name": "taser", "every": 3}))
+    asked: list[tuple[int, int]] = []
+    step = Learner.step
+
+    def counted(self: Learner, x: torch.Tensor, *rest: Any, **options: Any) -> dict:
+        assert x.is_contiguous(memory_format=setup.layout)
+        asked.append((len(x), self.number))
+        return step(self, x, *rest, **options)
+
+    monkeypatch.setattr(Learner, "step", counted)
+    monkeypatch.setattr("taser.training.estimate.ENOUGH", math.inf)
+    estimate(setup)
+    assert asked == [(size, number) for size in (8, 16, 32, 64) for number in (0, 0, 1, 2)]
+
+
+def test_memory_is_counted_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    here = _peak(cpu)
+    monkeypatch.setattr("sys.platform", "darwin")  # which counts in bytes, Linux in kilobytes
+    assert _peak(cpu) == pytest.approx(here / 1024, rel=0.1)
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert _peak(cpu) == 0
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 7)
+    assert _peak(gpu) == 7
+
+
 def test_bfloat16(tmp_path: Path) -> None:
     """Half precision for the base loss, float32 for the weights and for the penalty."""
     runs = {}
@@ -185,6 +266,18 @@ def test_bfloat16(tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in weights(tmp_path / "bfloat16").values()} == {torch.float32}
     with pytest.raises(ValueError, match="float16 training needs a GPU"):
         train(small(loop={"precision": "float16"}), tmp_path / "float16")
+
+
+def test_what_accelerate_is_told_does_not_reach_the_penalty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`accelerate launch --mixed_precision=bf16` would wrap the model's own forward."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    setup = set_up(small())
+    x = next(iter(setup.batches)).x
+    model = setup.learner.module.eval()
+    assert torch.equal(model(x), type(model).forward(model, x))
 
 
 MODEL = """
@@ -232,7 +325,7 @@ def test_the_teacher_holds_the_student_back(tmp_path: Path) -> None:
     for alpha in (0.0, 100.0):
         config = small(
             model=MLP, teacher={"weight": alpha}, optimiser={**sgd, "clip": 1.0},
-            loop={"epochs": 3},
+            loop={"epochs": 10},
         )  # fmt: skip
         train(config, tmp_path / str(alpha))
         before, after = initial(config), weights(tmp_path / str(alpha))
@@ -307,8 +400,11 @@ def test_about_as_many_examples_as_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["loop.epochs", "loop.batch", "loop.accumulate", "validation.every", "validation.examples"],
-)
+    [
+        "loop.epochs", "loop.batch", "loop.accumulate", "validation.every", "validation.examples",
+        "validation.patience",
+    ],
+)  # fmt: skip
 def test_counts_that_make_no_run(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} should be at least 1; got 0"):
         override(Config(), [f"{name}=0"])
@@ -329,6 +425,7 @@ def test_defaults_are_the_paper_s() -> None:
     assert config.objective.awp_with_penalty is False
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch itself hides, in dynamo
 def test_compiled_attacks_train_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By dynamo alone, so that no C++ compiler is needed: the same graph, the same numbers."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))

@@ -11,6 +11,7 @@ from taser.training.checkpoint import weights_as_bytes
 from taser.training.config import OptimiserConfig
 from taser.training.ema import Average
 from taser.training.optimiser import build_optimiser, optimiser_tensors, restore_optimiser
+from taser.training.randomness import VALIDATION, WEIGHTS, mixed
 
 
 def network() -> nn.Sequential:
@@ -75,6 +76,13 @@ def test_the_options_arrive() -> None:
     settings = OptimiserConfig("sgd", momentum=0.8)
     (group,) = build_optimiser(network(), settings).param_groups
     assert (group["momentum"], group["nesterov"]) == (0.8, True)
+
+
+def test_seeds_of_different_purposes_differ() -> None:
+    """Padded with zeros, (1,), (1, 0) and (1, 0, 0, 0) would be one seed."""
+    purposes = [(1,), (1, 0), (1, 0, 0), (1, 0, 0, 0), (1, 0, 0, 1), (0, 1), (1, WEIGHTS, 1)]
+    assert len({mixed(*numbers) for numbers in purposes}) == len(purposes)
+    assert mixed(1, WEIGHTS) != mixed(1, VALIDATION)
 
 
 def test_the_average_of_weights() -> None:

@@ -84,6 +84,17 @@ def test_the_ratio_is_of_the_whole_penalty() -> None:
         assert ratio(setup) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_ratio_of_a_batch_in_parts_is_measured_on_the_first() -> None:
+    """The whole may not fit in memory, which is why it is taken in parts."""
+    setup = set_up(exact())
+    batch = next(iter(setup.batches))
+    half = (batch.x[:32], batch.y[:32], None, torch.Generator())
+    expected = gradient_ratio(setup.learner, *half)
+    setup.learner.parts = 2
+    setup.batches.position = 0
+    assert ratio(setup) == pytest.approx(expected, rel=1e-6)
+
+
 def test_measuring_leaves_the_run_as_it_was() -> None:
     """Statistics, gradients and a running centre are the training's."""
     setup = set_up(small(regulariser={**TASER, "unit": "ratio", "center": "running"}))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from taser import attacks
 from taser.attacks import Threat
+from taser.data.subset import subset
 from taser.training import run, train
 from taser.training.checkpoint import latest_checkpoint
 from taser.training.validation import Scores, validate
@@ -103,7 +104,7 @@ def test_figures_of_a_regression_that_is_known() -> None:
 
 
 def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation gets rows of the validation part, as many as it asks for."""
+    """Validation gets rows of the validation part, as many as it asks for, and of all classes."""
     given: list[Tensor] = []
 
     def look(_: nn.Module, x: Tensor, *__: Any, **___: Any) -> Scores:
@@ -113,5 +114,5 @@ def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(run, "validate", look)
     config = small(model=MLP, validation={"examples": 20})
     train(config, tmp_path)
-    held_out = run.set_up(config).dataset.validation.x
-    assert torch.equal(given[0], held_out[:20])
+    held_out = run.set_up(config).dataset.validation
+    assert torch.equal(given[0], held_out.rows(subset(len(held_out), 20)))

@@ -3,7 +3,7 @@
 from .autoattack import autoattack
 from .autoattack_part import AutoAttackPart
 from .cascade import Cascade
-from .losses import AttackLoss, cross_entropy, kl_from, margin, squared_error
+from .losses import AttackLoss, cross_entropy, kl_divergence, kl_from, margin, squared_error
 from .noise import RandomNoise
 from .one_step import FGSM
 from .pgd import PGD, input_gradient
@@ -17,6 +17,6 @@ from .transfer import Transfer
 __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",
     "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat", "Transfer", "autoattack",
-    "cross_entropy", "fraction", "input_gradient", "kl_from", "lengths", "margin", "quiet",
-    "squared_error",
+    "cross_entropy", "fraction", "input_gradient", "kl_divergence", "kl_from", "lengths", "margin",
+    "quiet", "squared_error",
 ]  # fmt: skip

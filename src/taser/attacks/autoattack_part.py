@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from taser.shapes import rows_like
 from taser.stein.guards import untouched_randomness
 
 from .package_log import log_as_warnings
@@ -58,16 +59,18 @@ class AutoAttackPart:
         with quiet(model), untouched_randomness(x.device), log_as_warnings():
             u = box.into(x.detach()).float().contiguous()
             sieve = Sieve(box.model(model, x.dtype), u, y, box.threat(self.threat))
-            package = self._package(sieve, x, self.seed)
+            package = self._package(sieve, x)
             torch.manual_seed(self.seed)
             _RUNS[self.part](package, sieve)
-        return torch.where(_rows_like(sieve.broken, x), box.back(sieve.found.to(x)), x)
+        # The way into [0, 1] and back rounds: in a wide box by more than the ball forgives.
+        moved = self.threat.project(box.back(sieve.found.to(x)), x)
+        return torch.where(rows_like(sieve.broken, x), moved, x)
 
-    def _package(self, sieve: Sieve, x: Tensor, seed: int) -> Any:
+    def _package(self, sieve: Sieve, x: Tensor) -> Any:
         from pyautoattack import AutoAttack
 
         package = AutoAttack(
-            sieve, eps=sieve.threat.epsilon, norm=NORMS[self.threat.norm], seed=seed,
+            sieve, eps=sieve.threat.epsilon, norm=NORMS[self.threat.norm], seed=self.seed,
             device=x.device, version="standard",
         )  # fmt: skip
         package.apgd.init_hyperparam(x)
@@ -118,7 +121,3 @@ _RUNS: dict[Part, Callable[[Any, Sieve], None]] = {
 def _ranks(sieve: Sieve) -> range:
     """Targets from the most likely wrong class on: 2 stands for the second largest logit."""
     return range(2, min(TARGETS, sieve.ranking.shape[1] - 1) + 2)
-
-
-def _rows_like(mask: Tensor, x: Tensor) -> Tensor:
-    return mask.view(-1, *[1] * (x.ndim - 1))

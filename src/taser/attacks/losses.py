@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from taser.probes.precision import full_precision
+
 AttackLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, y) → (B,): larger is worse for the model."""
 
@@ -22,12 +24,18 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
     return others.amax(1) - own
 
 
+def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    """KL(softmax(p) ‖ softmax(q)) of each example, in full precision: (B, C), (B, C) → (B,)."""
+    p, q = (full_precision(logits).log_softmax(1) for logits in (p_logits, q_logits))
+    return (p.exp() * (p - q)).sum(1)
+
+
 def kl_from(clean: Tensor) -> AttackLoss:
     """KL(softmax(clean) ‖ softmax(z)), the loss that TRADES attacks. clean: (B, C) logits."""
-    p = clean.detach().log_softmax(1)
+    clean = clean.detach()
 
     def loss(logits: Tensor, y: Tensor) -> Tensor:  # noqa: ARG001 — labels do not matter here
-        return (p.exp() * (p - logits.log_softmax(1))).sum(1)
+        return kl_divergence(clean, logits)
 
     return loss
 

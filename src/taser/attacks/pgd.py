@@ -1,6 +1,5 @@
 """Projected gradient ascent (Madry et al., 2018), as training uses it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .losses import AttackLoss, cross_entropy
+from .protocol import Model
 from .quiet import quiet
 from .threat import Threat
 
@@ -41,7 +41,7 @@ class PGD:
 
     def __call__(
         self,
-        model: Callable[[Tensor], Tensor],
+        model: Model,
         x: Tensor,
         y: Tensor,
         *,
@@ -68,11 +68,21 @@ class PGD:
         return x + GAUSSIAN_START * noise
 
 
-def input_gradient(
-    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: AttackLoss
-) -> Tensor:
-    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own because the examples do not meet."""
+def outputs_and_gradient(
+    model: Model, x: Tensor, y: Tensor, loss: AttackLoss
+) -> tuple[Tensor, Tensor]:
+    """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached.
+
+    Each row of the gradient is that example's own, because the examples do not meet. The model
+    gets a copy of x, for its first layer may work in place.
+    """
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(model(x), y).sum(), x)
-    return gradient
+        outputs = model(x.clone())
+        (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
+    return outputs.detach(), gradient
+
+
+def input_gradient(model: Model, x: Tensor, y: Tensor, loss: AttackLoss) -> Tensor:
+    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own because the examples do not meet."""
+    return outputs_and_gradient(model, x, y, loss)[1]

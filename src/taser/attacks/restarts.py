@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .losses import AttackLoss, margin
+from .pgd import outputs_and_gradient
 from .protocol import Model
 from .quiet import quiet
 from .threat import Threat
@@ -47,7 +48,12 @@ class RestartedPGD:
     @property
     def passes(self) -> int:
         """Forward passes that an example costs at most; a backward pass counts two."""
-        return self.restarts * (3 * self.steps + 1)
+        return self._starts * (3 * self.steps + 1)
+
+    @property
+    def _starts(self) -> int:
+        """From x itself every ascent would be the same."""
+        return self.restarts if self.random_start else 1
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -56,7 +62,7 @@ class RestartedPGD:
         x = x.detach()
         with quiet(model):
             worst = Worst(model, x, y)
-            for _ in range(self.restarts):
+            for _ in range(self._starts):
                 rows = worst.standing
                 if len(rows) == 0:
                     break
@@ -69,14 +75,11 @@ class RestartedPGD:
     ) -> None:
         length = self.step_size or 2.5 * self.threat.epsilon / self.steps
         for _ in range(self.steps):
-            with torch.enable_grad():
-                moved.requires_grad_()
-                logits = model(moved)
-                (gradient,) = torch.autograd.grad(self.loss(logits, y[rows]).sum(), moved)
+            logits, gradient = outputs_and_gradient(model, moved, y[rows], self.loss)
             stands = worst.offer(rows, moved, logits)
-            rows, moved, gradient = rows[stands], moved.detach()[stands], gradient[stands]
+            rows, moved, gradient = rows[stands], moved[stands], gradient[stands]
             if len(rows) == 0:
                 return
             moved = self.threat.project(moved + length * self.threat.ascent(gradient), x[rows])
         with torch.no_grad():
-            worst.offer(rows, moved, model(moved))
+            worst.offer(rows, moved, model(moved.clone()))  # which may work in place

@@ -32,7 +32,7 @@ class SPSA:
         in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which forget how
         large each pixel's slope is, stop short of what PGD finds; these do not.
     chunk
-        Inputs that the model is asked at once.
+        Inputs that the model is asked at once; two for each example, if that is more.
     """
 
     threat: Threat = field(default_factory=Threat)

@@ -7,6 +7,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from taser.shapes import rows_like
+
 Norm = Literal["linf", "l2"]
 
 
@@ -29,6 +31,12 @@ class Threat:
         object.__setattr__(self, "epsilon", fraction(self.epsilon))
         if not self.epsilon > 0:
             raise ValueError(f"epsilon should be positive; got {self.epsilon}")
+        neither = self.low is None and self.high is None
+        if not neither and (self.low is None or self.high is None or self.low >= self.high):
+            raise ValueError(
+                "low and high should be two numbers, the first below the second, or both None; "
+                f"got {self.low} and {self.high}"
+            )
         images = self.low == 0.0 and self.high == 1.0
         if images and self.norm == "linf" and self.epsilon > 1.0:
             raise ValueError(
@@ -47,7 +55,7 @@ class Threat:
 
     def into_box(self, x: Tensor) -> Tensor:
         """x with every coordinate in [low, high]."""
-        return x if self.low is None and self.high is None else x.clamp(self.low, self.high)
+        return x if self.low is None else x.clamp(self.low, self.high)
 
     def ascent(self, gradient: Tensor) -> Tensor:
         """The step of unit length that raises a linear function most: sign(g), or g/‖g‖₂."""
@@ -63,7 +71,7 @@ class Threat:
         else:
             way = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
             radius = torch.rand(len(x), dtype=x.dtype, device=x.device, generator=generator)
-            radius = radius.pow(1 / x[0].numel()).view(-1, *[1] * (x.ndim - 1))
+            radius = rows_like(radius.pow(1 / x[0].numel()), x)
             change = self.epsilon * radius * way / lengths(way).clamp_min(1e-12)
         return self.into_box(x + change)
 
@@ -78,7 +86,7 @@ class Threat:
 
 def lengths(change: Tensor) -> Tensor:
     """The ℓ2 norm of each example, shaped to multiply it: (B, 1, …)."""
-    return change.flatten(1).norm(dim=1).view(-1, *[1] * (change.ndim - 1))
+    return rows_like(change.flatten(1).norm(dim=1), change)
 
 
 def fraction(value: float | str) -> float:

@@ -18,7 +18,7 @@ class Worst:
         self.x = x.detach().clone()
         self.y = y
         with torch.no_grad():
-            self.loss = margin(model(self.x), y)
+            self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
 
     @property
     def standing(self) -> Tensor:

@@ -53,6 +53,7 @@ def audit(
     Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
     and started again, it goes on.
     """
+    from taser.data.subset import subset
     from taser.evaluation.audit import audit as run
     from taser.evaluation.audit import undefended
     from taser.report import audit as report
@@ -63,7 +64,7 @@ def audit(
     with progress_bar() as progress:
         other = None
         if surrogate:
-            train, rows = dataset.train, slice(ENOUGH)
+            train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
         result = run(

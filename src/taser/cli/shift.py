@@ -52,6 +52,7 @@ def shift(
 
     from taser.attacks import PGD
     from taser.data import load
+    from taser.data.subset import subset
     from taser.evaluation.out_of_distribution import out_of_distribution, shaped_like
     from taser.evaluation.shift import mixed
     from taser.evaluation.shift import shift as run
@@ -77,7 +78,8 @@ def shift(
             outside[name] = shaped_like(foreign, dataset.input_shape)
         detection = out_of_distribution(
             network, _score(dataset, score), x[:half], outside,
-            reference=dataset.train.rows(slice(REFERENCE)), seed=seed, progress=progress,
+            reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)), seed=seed,
+            progress=progress,
         )  # fmt: skip
     typer.echo(report.table(result).markdown())
     typer.echo(report.signs_table(detection).markdown())

@@ -83,7 +83,7 @@ def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":
 
 def examples_of(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":
     """The same examples of the test part for every model: x, (n, *), and y, (n,)."""
-    from taser.evaluation.subset import subset
+    from taser.data.subset import subset
 
     rows = subset(len(dataset.test), n)
     return dataset.test.rows(rows), dataset.test.y[rows]

@@ -10,6 +10,7 @@ from taser.attacks.autoattack import check_with_package
 from taser.attacks.cascade import Cascade, stages_of
 
 from .findings import Finding
+from .prepare import TRIED
 from .trial import told
 from .verdicts import Verdicts
 
@@ -22,7 +23,7 @@ def notes(model: Model, x: Tensor, y: Tensor, plan: Sequence[Attack]) -> list[Fi
     if any(isinstance(stage, AutoAttackPart) for a in plan for stage in stages_of(a)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            check_with_package(model, x, y)
+            check_with_package(model, x[:TRIED], y[:TRIED])
         notes += told(caught, "autoattack")
     return notes
 

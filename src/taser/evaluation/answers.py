@@ -1,9 +1,12 @@
 """What a model says, asked without changing it."""
 
+from itertools import chain
+
 import torch
 from torch import Tensor
 
 from taser.attacks import Model, quiet
+from taser.stein.guards import roots
 
 
 def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
@@ -11,3 +14,9 @@ def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
     with quiet(model), torch.no_grad():
         logits = torch.cat([model(part) for part in x.split(batch_size)])
     return logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
+
+
+def device_of(model: Model, x: Tensor) -> torch.device:
+    """Where the weights are, so that x can go there; where x is, if there are none."""
+    tensors = (tensor for r in roots(model) for tensor in chain(r.parameters(), r.buffers()))
+    return next((tensor.device for tensor in tensors), x.device)

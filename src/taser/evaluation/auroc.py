@@ -23,10 +23,11 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
                 f"{name} should hold finite numbers, shape (n,); got {tuple(sample.shape)}, "
                 f"{int((~torch.isfinite(sample)).sum())} of them not finite"
             )
-    ordered = inside.detach().double().sort().values
+    inside, outside = (sample.detach().cpu().double() for sample in (inside, outside))
+    ordered = inside.sort().values
     # Of the ordered inside, `below` lie under each outside number and `through` at most at it.
-    below = torch.searchsorted(ordered, outside.detach().double())
-    through = torch.searchsorted(ordered, outside.detach().double(), right=True)
+    below = torch.searchsorted(ordered, outside)
+    through = torch.searchsorted(ordered, outside, right=True)
 
     def area(drawn: Tensor, against: Tensor) -> Tensor:
         """For how often each example was drawn, (R, n) and (R, m): (R,)."""

@@ -12,6 +12,7 @@ from taser.probes.checks import looks_like_probabilities
 from taser.stein.guards import roots, untouched_randomness
 
 from .findings import Finding
+from .prepare import TRIED
 
 TOLERANCE = 1e-6  # of the box: what rounding does to pixels that were scaled in float32
 COMPARED = 200  # examples whose distances are measured
@@ -73,14 +74,19 @@ def _room(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
     return distance.masked_fill(y[:, None] == y[None], torch.inf).amin(1) / 2
 
 
-def check_model(model: Model, x: Tensor, y: Tensor) -> list[Finding]:
-    """Ask a model about a few examples: raise for what cannot be evaluated, tell what is odd."""
+def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]:
+    """Ask a model about the first examples: the number of its classes, and what is odd about it.
+
+    Raise for what cannot be evaluated. x: (n, *); y: (n,), of which every label is checked.
+    """
     modules = [module for root in roots(model) for module in root.modules()]
     findings = [*_check_modes(modules), *_check_batch_norms(modules)]
+    x = x[:TRIED]
     with quiet(model), untouched_randomness(x.device), torch.no_grad():
         logits, again, alone = model(x), model(x), model(x[:1])
-    _check_logits(logits, x, y)
-    return [*findings, *_check_answers(logits, again, alone)]
+    _check_logits(logits, x)
+    _check_labels(y, logits.shape[1])
+    return logits.shape[1], [*findings, *_check_answers(logits, again, alone)]
 
 
 def _check_modes(modules: list[nn.Module]) -> Iterator[Finding]:
@@ -104,7 +110,7 @@ def _check_batch_norms(modules: list[nn.Module]) -> Iterator[Finding]:
         )
 
 
-def _check_logits(logits: Tensor, x: Tensor, y: Tensor) -> None:
+def _check_logits(logits: Tensor, x: Tensor) -> None:
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"the model should give logits ({len(x)}, classes); got {got}")
@@ -113,10 +119,9 @@ def _check_logits(logits: Tensor, x: Tensor, y: Tensor) -> None:
     broken = int((~logits.isfinite()).any(1).sum())
     if broken:
         raise ValueError(f"the model gives NaN or infinity for {broken} of {len(x)} clean inputs")
-    check_labels(y, logits.shape[1])
 
 
-def check_labels(y: Tensor, classes: int) -> None:
+def _check_labels(y: Tensor, classes: int) -> None:
     """Raise for labels that the model has no logit for. y: (N,)."""
     if int(y.min()) < 0 or int(y.max()) >= classes:
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor
 from taser.attacks import Attack, Model, RestartedPGD, Threat
 from taser.attacks.inside import inside
 
-from .answers import answers
+from .answers import answers, device_of
 from .prepare import prepare
 from .progress import Progress
 from .provenance import generator_for
@@ -47,7 +47,9 @@ def accuracy_curve(
     threat = threat or Threat()
     make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))
     threats = [t for factor in sorted(factors) if (t := _scaled(threat, factor)) is not None]
-    quick = prepare(model, x[:32], y[:32]).model
+    device = device_of(model, x)
+    x, y = x.to(device), y.to(device)
+    quick = prepare(model, x, y)
     standing = answers(model, x, batch_size) == y
     accuracies = [int(standing.sum()) / len(x)]
     for step, wider in enumerate(threats, 1):

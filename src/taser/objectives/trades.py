@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taser import attacks
-from taser.attacks import kl_from, quiet
+from taser.attacks import kl_divergence, kl_from, quiet
 from taser.probes.precision import full_precision
 
-from .objective import Loss, Model, Objective, kl_divergence
+from .objective import Loss, Model, Objective
 
 
 def from_gaussian() -> attacks.PGD:

@@ -90,7 +90,9 @@ def _ascent(
 
 
 def _moves(weights: list[nn.Parameter], gradients: list[Tensor], gamma: float) -> list[Tensor]:
+    """γ·‖w‖·g/‖g‖. Entries that are not finite are no direction, and would stay in the weights."""
+    finite = [g.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for g in gradients]
     return [
         (gamma * w.detach().norm() / (g.norm() + TINY)) * g
-        for w, g in zip(weights, gradients, strict=True)
+        for w, g in zip(weights, finite, strict=True)
     ]

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from taser.shapes import rows_like
+
 from .denoising import DenoisingScore
 from .networks import UNet, VectorNet
 from .noise import level
@@ -59,7 +61,7 @@ class Denoiser(nn.Module):
                 "denoiser.at(timestep=50)(x)"
             )
         noise = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
-        wide = noise.view(-1, *[1] * (x.ndim - 1))
+        wide = rows_like(noise, x)
         total = (wide.square() + self.std**2).sqrt()
         inside = (x - self.mean) / total
         correction = self.network(inside, noise.log() / 4).to(x.dtype)

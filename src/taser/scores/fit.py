@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.files import write_atomically
+from taser.shapes import rows_like
 
 from .denoiser import Denoiser
 
@@ -56,7 +57,7 @@ class FitConfig:
 
 def denoising_loss(denoiser: Denoiser, x: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
     """E[w(σ) ‖D(x + σε; σ) − x‖²] with w = (σ² + d²)/(σd)², which weighs all levels alike."""
-    wide = sigma.view(-1, *[1] * (x.ndim - 1))
+    wide = rows_like(sigma, x)
     error = denoiser(x + wide * noise, sigma) - x
     weight = (wide.square() + denoiser.std**2) / (wide * denoiser.std).square()
     return (weight * error.square()).mean()
@@ -163,7 +164,7 @@ class _Run:
         x = self.x[rows.to(self.x.device)].to(self.device)
         if self.config.flip:
             turned = torch.rand(size, generator=self.generator).to(self.device) < 0.5
-            x = torch.where(turned.view(-1, 1, 1, 1), x.flip(-1), x)
+            x = torch.where(rows_like(turned, x), x.flip(-1), x)
         level = torch.randn(size, generator=self.generator).to(self.device)
         sigma = (self.config.noise_mean + self.config.noise_std * level).exp()
         return x, sigma, torch.randn(x.shape, generator=self.generator).to(self.device)

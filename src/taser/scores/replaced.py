@@ -5,6 +5,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from taser.shapes import rows_like
+
 from .denoising import DenoisingScore
 
 Replacement = Literal["shuffled", "white"]
@@ -47,4 +49,4 @@ class Replaced(nn.Module):
             return s.roll(1, 0)  # batches are in random order: the neighbour is any other input
         noise = torch.randn(s.shape, generator=generator, device=s.device, dtype=s.dtype)
         size = s.flatten(1).norm(dim=1) / noise.flatten(1).norm(dim=1)
-        return noise * size.view(-1, *[1] * (s.ndim - 1))
+        return noise * rows_like(size, s)

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import torch
@@ -63,14 +63,32 @@ def _kept(module: nn.Module) -> bool:
 
 
 def roots(model: Callable) -> list[nn.Module]:
-    """The modules behind a model: itself, or those that a method, partial or closure refers to."""
-    if isinstance(model, nn.Module):
-        return [model]
-    if isinstance(model, functools.partial):
-        return roots(model.func)
-    held = [getattr(model, "__self__", None)]
-    held += [cell.cell_contents for cell in getattr(model, "__closure__", None) or ()]
-    return [module for module in held if isinstance(module, nn.Module)]
+    """The modules behind a model: itself, or those that methods, partials and closures refer to.
+
+    However deep: a function may hold a function that holds the module.
+    """
+    found: list[nn.Module] = []
+    seen: set[int] = set()
+    held: list[object] = [model]
+    for thing in held:  # which grows on the way
+        if id(thing) in seen or not callable(thing):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, nn.Module):
+            found.append(thing)
+        else:
+            held += _held_by(thing)
+    return found
+
+
+def _held_by(function: Callable) -> Iterator[object]:
+    """What a method, a partial or a closure is made of."""
+    if isinstance(function, functools.partial):
+        yield from (function.func, *function.args, *function.keywords.values())
+    yield getattr(function, "__self__", None)
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # a name that is not given yet
+            yield cell.cell_contents
 
 
 def is_compiled(module: nn.Module) -> bool:

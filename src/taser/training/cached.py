@@ -25,7 +25,7 @@ def cached_scores(
     if not clean or not isinstance(score, DenoisingScore):
         raise ValueError(
             "regulariser.cache holds a denoiser's score at the examples themselves: it takes "
-            "regulariser.name=taser, at=clean and replaced=no"
+            "regulariser.name=taser, at=clean and replaced=none"
         )
     if build_augmentation(config.data, dataset) is not None:
         raise ValueError(

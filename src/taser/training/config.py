@@ -41,10 +41,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """The base method. beta is TRADES's, mart_weight MART's; awp wraps the method from awp_start.
+    """The base method. beta is TRADES's, mart_weight MART's, label_smoothing standard's and pgd's.
 
-    awp_with_penalty: whether the regulariser takes part in the ascent of the weights. By default
-    it does not, so that AWP is the published one.
+    awp wraps the method after `awp_start` epochs. awp_with_penalty: whether the regulariser takes
+    part in the ascent of the weights. By default it does not, so that AWP is the published one.
     """
 
     name: Method = "standard"
@@ -73,13 +73,13 @@ class RegulariserConfig:
     ramp
         The share of training over which λ grows from zero.
     every, fraction
-        The penalty in each k-th step only, and on a random part of the batch: a quarter costs a
-        quarter, keeps the expected gradient and makes it noisier.
+        TASER's penalty in each k-th step only, and on a random part of the batch: a quarter costs a
+        quarter, keeps the expected gradient and makes it noisier. Controls take every step whole.
     score
         "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or a file written by
         `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
-        DDPM schedule. replaced: with the score of "shuffled" images or "white" directions instead,
-        for studies that ask whether the geometry matters.
+        DDPM schedule. replaced: with the score of "shuffled" images or "white" directions instead
+        of a denoiser's own, for studies that ask whether the geometry matters.
     cache
         A folder that `taser score cache` wrote with this score for these data, for at "clean"
         without augmentation: the scores are read, and no network asked.
@@ -102,7 +102,7 @@ class RegulariserConfig:
     score: str = "auto"
     timestep: int = 50
     sigma: float | None = None
-    replaced: Literal["no", "shuffled", "white"] = "no"
+    replaced: Literal["none", "shuffled", "white"] = "none"
     cache: str | None = None
 
 
@@ -156,7 +156,11 @@ class ValidationConfig:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        _positive("validation", every=self.every, examples=self.examples, steps=self.steps)
+        patience = 1 if self.patience is None else self.patience
+        _positive(
+            "validation", every=self.every, examples=self.examples, steps=self.steps,
+            patience=patience,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """What a run will cost, from a few steps on a small batch."""
 
-import resource
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from taser.data import Batch
 
 from .setup import Setup
 
@@ -18,8 +20,8 @@ ENOUGH = 2.0  # until a step takes so many seconds, or the batch is whole
 class Estimate:
     """Rough figures: the time is of this machine and scales with the batch, validation excluded.
 
-    parameters: how many; steps: of the run; seconds: for all of them; memory: bytes at the peak,
-    of weights, gradients, optimiser and what the backward pass keeps.
+    parameters: how many; steps: of the run; seconds: for all of them; memory: bytes at the peak, as
+    measured, and what the backward pass of a whole batch keeps beyond that.
     """
 
     parameters: int
@@ -36,32 +38,40 @@ class Estimate:
 
 def estimate(setup: Setup) -> Estimate:
     """Time and memory of the run; the model is changed by the steps that are timed."""
-    learner, config, whole = setup.learner, setup.config, setup.batches.batch_size
-    awp = config.objective.awp
+    learner, whole = setup.learner, setup.batches.batch_size
+    batch = next(iter(setup.batches))
+    setup.batches.position = 0
+    batch = replace(batch, x=batch.x.contiguous(memory_format=setup.layout))
     size = min(SMALLEST, whole)
-    _step(setup, size, awp)  # the first one also compiles, allocates and looks at the model
-    seconds, kept = _step(setup, size, awp)
+    seconds, kept = _measured(setup, batch, size)
     while size < whole and seconds < ENOUGH:
         size = min(2 * size, whole)
-        seconds, kept = _step(setup, size, awp)
-    weights = sum(p.numel() * p.element_size() for p in learner.module.parameters())
-    # weights, gradients, two moments; the average, the teacher and AWP's moves if there are any
-    copies = 4 + (setup.average is not None) + (learner.teacher is not None) + awp
-    memory = copies * weights + int(kept * whole / size / config.loop.accumulate) + _resident()
+        seconds, kept = _measured(setup, batch, size)
+    more = kept * (whole / size - 1) / learner.parts  # than the steps that were timed have held
     parameters = sum(p.numel() for p in learner.module.parameters())
+    memory = _peak(setup.device) + int(more)
     return Estimate(parameters, setup.steps, seconds * whole / size * setup.steps, memory)
 
 
-def _step(setup: Setup, size: int, awp: bool) -> tuple[float, int]:
-    """Seconds of one step on `size` examples, and the bytes that its backward pass needs."""
-    batch = next(iter(setup.batches))
-    setup.batches.position = 0
+def _measured(setup: Setup, batch: Batch, size: int) -> tuple[float, int]:
+    """Seconds of a step on `size` examples, and the bytes that its backward pass needs.
+
+    The first step at each size also compiles and allocates, and is not timed. A lazy penalty comes
+    in one step of several: the mean of a whole round, and the most bytes of it.
+    """
     x, y, s = batch.x[:size], batch.y[:size], None if batch.s is None else batch.s[:size]
+    _step(setup, x, y, s, 0)
+    steps = [_step(setup, x, y, s, number) for number in range(setup.learner.every)]
+    return sum(seconds for seconds, _ in steps) / len(steps), max(kept for _, kept in steps)
+
+
+def _step(setup: Setup, x: Tensor, y: Tensor, s: Tensor | None, number: int) -> tuple[float, int]:
     generator = torch.Generator(setup.device).manual_seed(0)
     setup.generator.manual_seed(0)
+    setup.learner.number = number
     begun = time.perf_counter()
     with _SavedBytes() as saved:
-        setup.learner.step(x, y, s, generator, weight=1.0, perturb=awp)
+        setup.learner.step(x, y, s, generator, weight=1.0, perturb=setup.config.objective.awp)
     if setup.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begun, saved.bytes
@@ -92,9 +102,19 @@ class _SavedBytes:
         return sum(self._seen.values())
 
 
-def _resident() -> int:
-    """What the process holds by now: the interpreter, the libraries and the data."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _peak(device: torch.device) -> int:
+    """The most bytes held so far: by tensors on a GPU, else by the process with all its libraries.
+
+    Zero on Windows, which does not tell.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _duration(seconds: float) -> str:

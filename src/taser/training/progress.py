@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from taser.objectives import Taser
+from taser.stein.part import processes
 
 from .checkpoint import Checkpoint
 from .optimiser import optimiser_tensors, restore_optimiser
@@ -32,7 +33,11 @@ class Progress:
 
 
 def freeze(setup: Setup, progress: Progress) -> Checkpoint:
-    """Everything that a resumed run needs, as tensors and JSON."""
+    """Everything that a resumed run needs, as tensors and JSON.
+
+    Of several processes the first one's: inside an epoch each has BatchNorm statistics of its own,
+    which only the epoch's end makes alike, so a run resumed from there begins with those of one.
+    """
     learner = setup.learner
     tensors = {
         "model": learner.module.state_dict(),
@@ -84,9 +89,7 @@ def _centre(setup: Setup) -> nn.Module | None:
 
 
 def same_statistics(module: nn.Module) -> None:
-    """Give every process the mean of all running statistics, each saw its own part of the data."""
-    from taser.stein.part import processes
-
+    """Give every process the mean of all running statistics: each saw its own part of the data."""
     if processes() == 1:
         return
     for buffer in module.buffers():

@@ -3,10 +3,15 @@
 import numpy as np
 import torch
 
+WEIGHTS, VALIDATION = 0, 1  # what is drawn outside of steps
+
 
 def mixed(*numbers: int) -> int:
-    """One seed out of several numbers, which do not run into each other."""
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    """One seed out of several numbers, which do not run into each other.
+
+    Their count is one of them: by itself SeedSequence takes (1,) and (1, 0) for the same.
+    """
+    return int(np.random.SeedSequence((len(numbers), *numbers)).generate_state(1)[0])
 
 
 def seeded_step(seed: int, step: int, rank: int, device: torch.device) -> torch.Generator:

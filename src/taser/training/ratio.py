@@ -17,9 +17,14 @@ from .step import Learner
 def gradient_ratio(
     learner: Learner, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
 ) -> float:
-    """‖∇_θ L_base‖ / ‖∇_θ R‖ on one batch: λ = ρ times this makes the two ρ : 1."""
+    """‖∇_θ L_base‖ / ‖∇_θ R‖ on one batch: λ = ρ times this makes the two ρ : 1.
+
+    Of a batch that is taken in parts, on the first of them, since the whole may not fit in memory.
+    """
     module, objective, regulariser = learner.module, learner.objective, learner.regulariser
     assert regulariser is not None
+    x, y = x.chunk(learner.parts)[0], y.chunk(learner.parts)[0]
+    s = None if s is None else s.chunk(learner.parts)[0]
     moved = objective.attack(module, x, y, generator=generator)
     with kept_buffers(module):
         base = gradient_norm(module, objective.loss(module, x, y, moved).total)

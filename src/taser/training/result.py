@@ -39,10 +39,10 @@ class Result:
             progress.seconds,
         )  # fmt: skip
 
-    def write(self, out: Path) -> None:
+    def write(self) -> None:
         """result.json, whose presence says that the run is finished."""
         entries = {**asdict(self), "folder": str(self.folder.name)}
-        write_atomically(out / "result.json", json.dumps(entries, indent=1))
+        write_atomically(self.folder / "result.json", json.dumps(entries, indent=1))
 
 
 def check_same_run(config: Config, out: Path) -> None:

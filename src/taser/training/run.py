@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.data import Batch
+from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import Taken, locked
 from taser.stein.part import processes
@@ -36,8 +37,8 @@ MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 def train(config: Config, out: Path, *, report: Report | None = None) -> Result:
     """Train, or go on with the run in `out`, which has to be of the same configuration.
 
-    out/config.yaml, model.json, log.jsonl, tensorboard/, checkpoints/, best.safetensors (by robust
-    validation accuracy), last.safetensors and result.json. report(done, total, label) is called
+    out/config.yaml, model.json, log.jsonl, tensorboard/, checkpoints/, best.safetensors (by what
+    validation.select says), last.safetensors and result.json. report(done, total, label) is called
     after each step.
     """
     check_same_run(config, out)
@@ -64,6 +65,7 @@ class _Run:
             name: torch.tensor(value, device=setup.device)
             for name, value in self.progress.sums.items()
         }
+        self.means: dict[str, float] = {}  # of the log's last line
         self.seen: Scores | None = self.progress.best
         self.saved = self.started = time.monotonic()
 
@@ -80,7 +82,7 @@ class _Run:
             self._write_weights("last", self.setup.evaluated)
         result = Result.of(self.out, self.progress)
         if self.main:
-            result.write(self.out)
+            result.write()
         return result
 
     @property
@@ -155,7 +157,7 @@ class _Run:
             self.report(self.progress.step, self.setup.steps, self._label())
 
     def _label(self) -> str:
-        means = getattr(self, "means", {})
+        means = self.means
         epoch = min(self.setup.batches.epoch + 1, self.config.loop.epochs)
         words = [f"epoch {epoch}/{self.config.loop.epochs}"]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
@@ -181,9 +183,11 @@ class _Run:
         self._save()
 
     def _validate(self) -> None:
-        held_out, n = self.setup.dataset.validation, self.config.validation.examples
+        held_out = self.setup.dataset.validation
+        # A draw, because the first rows may be all of one class: folders come in that order.
+        rows = subset(len(held_out), self.config.validation.examples)
         scores = validate(
-            self.setup.evaluated, held_out.rows(slice(0, n)), held_out.y[:n], self.setup.attack,
+            self.setup.evaluated, held_out.rows(rows), held_out.y[rows], self.setup.attack,
             seed=self.config.loop.seed, rank=self.setup.rank,
         )  # fmt: skip
         self.seen = scores

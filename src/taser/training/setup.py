@@ -29,7 +29,7 @@ from .config import Config
 from .ema import Average
 from .optimiser import build_optimiser
 from .precision import Precision
-from .randomness import mixed
+from .randomness import WEIGHTS, mixed
 from .step import Learner
 
 
@@ -72,11 +72,14 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
         torch.set_num_threads(config.loop.threads)
     # Buffers are not broadcast between the forwards of one step, which would change them in place.
     several = DistributedDataParallelKwargs(broadcast_buffers=False)
-    accelerator = Accelerator(cpu=config.loop.device == "cpu", kwargs_handlers=[several])
+    # Precision is ours to choose, see precision.py, whatever `accelerate launch` was told.
+    accelerator = Accelerator(
+        cpu=config.loop.device == "cpu", mixed_precision="no", kwargs_handlers=[several]
+    )
     device, rank = accelerator.device, accelerator.process_index
     dataset = dataset or build_data(config.data)
     network = architecture(config.model, dataset)
-    torch.manual_seed(mixed(config.loop.seed, 0))
+    torch.manual_seed(mixed(config.loop.seed, WEIGHTS))
     model = network.build(weights=_weights(config)).train().to(device)
     if config.model.freeze_norm:
         for module in model.modules():

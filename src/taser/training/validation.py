@@ -10,7 +10,7 @@ from taser import attacks
 from taser.attacks import quiet
 from taser.stein.part import processes
 
-from .randomness import mixed
+from .randomness import VALIDATION, mixed
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def validate(
         if number % processes() != rank:
             continue
         here, target = x[rows].to(device), y[rows].to(device)
-        generator = torch.Generator(device).manual_seed(mixed(seed, number))
+        generator = torch.Generator(device).manual_seed(mixed(seed, VALIDATION, number))
         moved = attack(model, here, target, loss=loss, generator=generator)
         with quiet(model), torch.no_grad():
             before, after = model(here), model(moved)

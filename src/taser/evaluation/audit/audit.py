@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from taser.attacks import Model, Threat, quiet
+from taser.attacks import Model, Threat
 from taser.lock import locked
 from taser.stein.guards import untouched_randomness
 
-from ..checks import check_data, check_labels, check_model
+from ..answers import device_of
+from ..checks import check_data, check_model
 from ..prepare import prepare
 from ..progress import Progress
 from ..provenance import Provenance, hash_of_model
@@ -33,8 +34,6 @@ CHECKS = (
 
 FEWEST = 30
 """Rightly classified examples, under which no check could fail or pass for a reason."""
-
-TRIED = 32  # examples that a model is checked and prepared with
 
 
 def audit(
@@ -73,8 +72,10 @@ def audit(
     test, 1 %): a search that ends before it is done misses a few by luck.
     """
     threat = threat or Threat()
-    x = x.detach()
-    findings = [*check_data(x, y, threat), *check_model(model, x[:TRIED], y[:TRIED])]
+    device = device_of(model, x)
+    x, y = x.detach().to(device), y.to(device)
+    findings = check_data(x, y, threat)
+    classes, odd = check_model(model, x, y)
     settings = {
         **asdict(Provenance.of(model, x, y, (), seed, batch_size)),
         "threat": asdict(threat),
@@ -84,10 +85,10 @@ def audit(
     folder = None if out is None else Path(out)
     with untouched_randomness(x.device), locked(folder / ".lock") if folder else nullcontext():
         torch.manual_seed(seed)  # for a model that draws
-        quick = differentiable(prepare(model, x[:TRIED], y[:TRIED]).model)
+        quick = differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
-        trial, classes = _of_right_answers(trial)
-        suspect = Suspect(trial, classes, threat, surrogate, steps, restarts, queries)
+        right = _of_right_answers(trial)
+        suspect = Suspect(right, classes, threat, surrogate, steps, restarts, queries)
         checks = []
         for done, ask in enumerate(CHECKS):
             if progress:
@@ -97,19 +98,16 @@ def audit(
         Point(epsilon, float(standing.float().mean()))
         for epsilon, standing in suspect.by_epsilon.items()
     )
-    findings += suspect.findings.values()
+    findings += [*odd, *suspect.findings.values()]
     return Audit(tuple(checks), curve, threat, suspect.n, len(y), tuple(findings), settings)
 
 
-def _of_right_answers(trial: Trial) -> tuple[Trial, int]:
-    """The trial of those examples alone that the model gets right, and its number of classes."""
-    with quiet(trial.model), torch.no_grad():
-        classes = trial.model(trial.x[:1]).shape[1]
-    check_labels(trial.y, classes)
+def _of_right_answers(trial: Trial) -> Trial:
+    """The trial of those examples alone that the model gets right."""
     right = trial.right(trial.x, trial.y)
     if int(right.sum()) < FEWEST:
         raise ValueError(
             f"an audit takes at least {FEWEST} examples that the model gets right; it got "
             f"{int(right.sum())} of {len(right)}. Give it more"
         )
-    return replace(trial, x=trial.x[right], y=trial.y[right]), classes
+    return replace(trial, x=trial.x[right], y=trial.y[right])

@@ -14,8 +14,8 @@ class Budgeted(AutoAttackPart):
 
     budget: int = 100
 
-    def _package(self, sieve: Any, x: Tensor, seed: int) -> Any:
-        package = super()._package(sieve, x, seed)
+    def _package(self, sieve: Any, x: Tensor) -> Any:
+        package = super()._package(sieve, x)
         package.square.n_queries = self.budget
         package.apgd_targeted.n_iter = self.budget
         package.apgd_targeted.init_hyperparam(x)  # the steps at which its step size is judged

@@ -1,6 +1,6 @@
 """RayS (Chen & Gu, 2020): a search among rays to the corners, led by the predicted class alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -9,8 +9,12 @@ from torch import Tensor
 
 from taser.attacks import Model, Threat, quiet
 from taser.attacks.unit_box import UnitBox
+from taser.shapes import rows_like
 
 BISECTIONS = 10  # a radius to a thousandth of the box
+
+Wrong = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(rows (R,), directions (R, D), radii (R,)) → (R,): whether the class is wrong there."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,10 @@ class RaySearch:
                 radius[rows] = _bisected(wrong, rows, turned, radius[rows])
         found = known & (radius <= self.threat.epsilon)
         moved = self.threat.project((flat + radius[:, None] * way).view_as(x), x)
-        return torch.where(found.view(-1, *[1] * (x.ndim - 1)), moved, x)
+        return torch.where(rows_like(found, x), moved, x)
 
 
-def _bisected(wrong, rows: Tensor, way: Tensor, high: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+def _bisected(wrong: Wrong, rows: Tensor, way: Tensor, high: Tensor) -> Tensor:
     """The smallest radius found with a wrong class, between zero and `high`, where it is wrong."""
     low = torch.zeros_like(high)
     for _ in range(BISECTIONS if len(rows) else 0):
