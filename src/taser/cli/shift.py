@@ -89,6 +89,7 @@ def shift(
 
 def _score(dataset: "Dataset", path: Path | None) -> "Score":
     """The score named, or shipped for this data, or that of a Gaussian fitted to it."""
+    from taser.data.subset import subset
     from taser.scores import Denoiser, Gaussian, pretrained
     from taser.scores.pretrained import SHIPPED
 
@@ -96,4 +97,4 @@ def _score(dataset: "Dataset", path: Path | None) -> "Score":
         return Denoiser.load(path).at()
     if dataset.name in SHIPPED:
         return pretrained(dataset.name).at()
-    return Gaussian.fit(dataset.train.rows(slice(10_000)))
+    return Gaussian.fit(dataset.train.rows(subset(len(dataset.train), 10_000)))

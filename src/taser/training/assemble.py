@@ -102,6 +102,8 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
     """The base method; weight perturbation is the loop's to put around it."""
     threat = build_threat(config, dataset)
     inner = attacks.PGD(threat, config.steps, config.step_size)
+    if config.label_smoothing and dataset.task == "regression":
+        raise ValueError("objective.label_smoothing is for classes; this is a regression")
     if config.name == "standard":
         return objectives.Standard(dataset.task, config.label_smoothing)
     if config.name == "pgd":

@@ -24,6 +24,7 @@ from .assemble import (
     build_threat,
     unit_of,
 )
+from .attacked import Attacked
 from .cached import cached_scores
 from .config import Config
 from .ema import Average
@@ -140,5 +141,5 @@ def _learner(
         Precision(config.loop.precision, device), regulariser,
         unit_of(config.regulariser, regulariser), teacher, config.teacher.weight,
         config.objective.awp_gamma, config.objective.awp_with_penalty, config.optimiser.clip,
-        config.loop.accumulate, fold=config.loop.fold, compile=config.loop.compile,
+        config.loop.accumulate, attacked=Attacked(config.loop.fold, config.loop.compile),
     )  # fmt: skip

@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser.attacks import quiet
-from taser.models import Folded, folded
 from taser.objectives import (
     Loss,
     Objective,
@@ -24,6 +22,7 @@ from taser.stein import SharedPass
 from taser.stein.guards import unwrapped
 from taser.stein.part import processes
 
+from .attacked import Attacked
 from .precision import Precision
 
 Numbers = dict[str, Tensor]
@@ -50,9 +49,8 @@ class Learner:
 
     model: as Accelerate prepared it, perhaps wrapped for several processes. unit: what R is
     multiplied with beside λ; alpha: the teacher's weight; gamma: of the weight perturbation;
-    parts: how many pieces a batch is taken in; number: of the step, from zero; fold: attack a copy
-    of the model whose BatchNorms are folded, which is the same function and faster; compile: and
-    compiled.
+    parts: how many pieces a batch is taken in; number: of the step, from zero; attacked: how
+    attacks ask the model.
     """
 
     model: nn.Module
@@ -68,10 +66,7 @@ class Learner:
     clip: float | None = None
     parts: int = 1
     number: int = 0
-    fold: bool = True
-    compile: bool = False
-    _folded: Folded | None = field(default=None, init=False, repr=False)
-    _compiled: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
+    attacked: Attacked = field(default_factory=Attacked)
 
     @property
     def module(self) -> nn.Module:
@@ -144,7 +139,8 @@ class Learner:
     def _attacked(
         self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
     ) -> list[Examples]:
-        pieces, asked = [], self._attacked_model(x)
+        plain = isinstance(self.objective, Standard)  # which attacks nothing
+        pieces, asked = [], self.module if plain else self.attacked.of(self.module, x)
         inputs, labels = x.chunk(self.parts), y.chunk(self.parts)
         scores = s.chunk(self.parts) if s is not None else [None] * len(inputs)
         for part, own, score in zip(inputs, labels, scores, strict=True):
@@ -152,26 +148,6 @@ class Learner:
                 moved = self.objective.attack(asked, part, own, generator=generator)
             pieces.append(Examples(part, own, score, moved, len(part) / len(x)))
         return pieces
-
-    def _attacked_model(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """The model as attacks ask it: in evaluation mode, with these weights."""
-        model = self._folded_model(x)
-        if not self.compile or isinstance(self.objective, Standard):
-            return model
-        if self._compiled is None:
-            self._compiled = torch.compile(model, dynamic=False)
-        return self._compiled
-
-    def _folded_model(self, x: Tensor) -> nn.Module:
-        if not self.fold or isinstance(self.objective, Standard):
-            return self.module
-        if self._folded is None:
-            self._folded = folded(self.module)
-            with quiet(self.module), torch.no_grad():
-                if self._folded is None or not _alike(self._folded(x[:8]), self.module(x[:8])):
-                    self.fold, self._folded = False, None
-                    return self.module
-        return self._folded.refresh()
 
     def _perturbed(
         self, pieces: list[Examples], weight: float, generator: torch.Generator
@@ -227,12 +203,6 @@ def _kept_centre(regulariser: Regulariser | None) -> Iterator[None]:
         yield
     finally:
         centre.value = before
-
-
-def _alike(one: Tensor, two: Tensor) -> bool:
-    """Equal up to rounding, which is that of ten bits where a GPU's convolutions use TF32."""
-    tolerance = 2e-3 if two.is_cuda and torch.backends.cudnn.allow_tf32 else 1e-4
-    return bool((one - two).abs().max() <= tolerance * two.abs().max().clamp_min(1.0))
 
 
 def _of_all(numbers: Numbers) -> Numbers:
