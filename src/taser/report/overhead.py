@@ -32,7 +32,7 @@ def _table(workload: str, result: dict[str, Any]) -> Table:
         ["method", "", "ms/example", "overhead", "range", "in the paper"], cells,
         f"{workload}: steps of {result['threads']} thread(s), torch {result['torch']}; overhead is "
         f"the median of {result['repetitions']} ratios to a step of the method alone in the same "
-        "repetition, its range beside it.",
+        "repetition (the paper's way and the loops in each third), its range beside it.",
     )  # fmt: skip
 
 
