@@ -1,7 +1,6 @@
 """Whole runs, small ones: every method, what they write, and what they refuse."""
 
 import math
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from small_runs import MLP, initial, lines, same, small, weights
 
 from taser.attacks import PGD
 from taser.lock import locked
-from taser.objectives import Loss, Standard
 from taser.studies.overhead import images
-from taser.training import Config, Learner, load_trained, override, read_recipe, train
+from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training.assemble import architecture, build_data
-from taser.training.estimate import _peak, estimate
 from taser.training.setup import set_up
 
 AWP = {"awp": True, "awp_start": 0}
@@ -55,59 +52,6 @@ def test_what_is_added_changes_the_weights(tmp_path: Path, name: str) -> None:
         train(small(regulariser={"name": name, "weight": weight}), tmp_path / str(weight))
     assert same(weights(tmp_path / "0.0"), weights(tmp_path / "none"))
     assert not same(weights(tmp_path / "1.0"), weights(tmp_path / "none"))
-
-
-def test_awp_begins_at_its_epoch(tmp_path: Path) -> None:
-    runs = {
-        "never": {},
-        "late": {"awp": True, "awp_start": 2},
-        "now": {"awp": True, "awp_start": 1},
-    }
-    for name, options in runs.items():
-        train(small(objective=options, loop={"epochs": 2}), tmp_path / name)
-    assert same(weights(tmp_path / "late"), weights(tmp_path / "never"))
-    assert not same(weights(tmp_path / "now"), weights(tmp_path / "never"))
-    first = [lines(tmp_path / name, "train")[:2] for name in ("now", "never")]
-    assert first[0] == first[1]  # the first epoch's steps are alike
-
-
-def test_the_ascent_leaves_a_running_centre_alone() -> None:
-    regulariser = {"name": "taser", "center": "running"}
-    setup = set_up(small(objective={**AWP, "awp_with_penalty": True}, regulariser=regulariser))
-    centre = setup.learner.regulariser.penalty.centre  # type: ignore[union-attr]
-    learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
-    pieces = learner._attacked(x, y, None, generator)
-    for before in (math.nan, 0.25):
-        centre.value = torch.tensor(before)
-        with learner._perturbed(pieces, 1.0, generator):
-            assert float(centre.value) == pytest.approx(before, nan_ok=True)
-
-
-class Small(Standard):
-    """A loss whose gradient passes through float16, where anything below 6e-8 is zero."""
-
-    def loss(self, *arguments: Any) -> Loss:
-        return Loss(super().loss(*arguments).total.half().float() * 1e-9)
-
-
-def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
-    setup = set_up(small(model=MLP, objective=AWP))
-    learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
-    learner.objective = Small()
-    learner.precision.scaler = torch.amp.GradScaler("cpu")
-    weight = learner.module.head.weight
-    before = weight.detach().clone()
-    with learner._perturbed(learner._attacked(x, y, None, generator), 0.0, generator):
-        length = float((weight - before).norm().detach())
-    assert length == pytest.approx(learner.gamma * float(before.norm()), rel=1e-4)
-
-
-def test_the_penalty_takes_part_in_the_ascent_if_asked_to(tmp_path: Path) -> None:
-    for asked in (False, True):
-        objective = {**AWP, "awp_with_penalty": asked}
-        regulariser = {"name": "taser", "weight": 0.1, "at": "clean"}
-        train(small(objective=objective, regulariser=regulariser), tmp_path / str(asked))
-    assert not same(weights(tmp_path / "True"), weights(tmp_path / "False"))
 
 
 def test_a_run_again_gives_the_same_bits(tmp_path: Path) -> None:
@@ -210,44 +154,6 @@ def test_attacks_on_a_folded_model_are_the_same_attacks(tmp_path: Path) -> None:
     assert set(weights(tmp_path / "True")) == set(weights(tmp_path / "False"))
 
 
-def test_an_estimate_before_the_run() -> None:
-    setup = set_up(small(objective={"name": "pgd"}, regulariser={"name": "taser"}))
-    found = estimate(setup)
-    assert found.steps == 2
-    assert found.parameters == sum(p.numel() for p in setup.learner.module.parameters())
-    assert 0 < found.seconds < 60
-    assert 2**26 < found.memory < 2**34
-    assert "2 steps" in str(found)
-
-
-def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every size is warmed up once, and images lie in memory as they do in the run."""
-    setup = set_up(small(regulariser={"name": "taser", "every": 3}))
-    asked: list[tuple[int, int]] = []
-    step = Learner.step
-
-    def counted(self: Learner, x: torch.Tensor, *rest: Any, **options: Any) -> dict:
-        assert x.is_contiguous(memory_format=setup.layout)
-        asked.append((len(x), self.number))
-        return step(self, x, *rest, **options)
-
-    monkeypatch.setattr(Learner, "step", counted)
-    monkeypatch.setattr("taser.training.estimate.ENOUGH", math.inf)
-    estimate(setup)
-    assert asked == [(size, number) for size in (8, 16, 32, 64) for number in (0, 0, 1, 2)]
-
-
-def test_memory_is_counted_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    here = _peak(cpu)
-    monkeypatch.setattr("sys.platform", "darwin")  # which counts in bytes, Linux in kilobytes
-    assert _peak(cpu) == pytest.approx(here / 1024, rel=0.1)
-    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
-    assert _peak(cpu) == 0
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 7)
-    assert _peak(gpu) == 7
-
-
 def test_bfloat16(tmp_path: Path) -> None:
     """Half precision for the base loss, float32 for the weights and for the penalty."""
     runs = {}
@@ -278,59 +184,6 @@ def test_what_accelerate_is_told_does_not_reach_the_penalty(
     x = next(iter(setup.batches)).x
     model = setup.learner.module.eval()
     assert torch.equal(model(x), type(model).forward(model, x))
-
-
-MODEL = """
-from torch import nn
-
-def tied(width=4):
-    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
-    second.weight = first.weight
-    return nn.Sequential(nn.Flatten(), first, nn.SiLU(), second, nn.SiLU(), nn.Linear(64, 10))
-"""
-
-
-def test_a_model_of_the_user_s(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MODEL)
-    mine = {"name": f"{tmp_path}/mine.py:tied", "width": None, "activation": None}
-    config = small(model=mine, loop={"epochs": 2, "ema": 0.5}, teacher={"weight": 1.0})
-    train(config, tmp_path / "run")
-    found = load_trained(tmp_path / "run", "last")
-    assert found[1].weight is found[3].weight
-    assert same(dict(found.state_dict()), weights(tmp_path / "run"))
-    with pytest.raises(ValueError, match=r"model.width and model.activation are for the built-in"):
-        train(small(model={**mine, "width": 4}), tmp_path / "other")
-
-
-def test_fine_tuning_begins_with_the_weights_it_is_given(tmp_path: Path) -> None:
-    """And BatchNorm's statistics stay, if that is asked for."""
-    train(small(), tmp_path / "first")
-    given = {"weights": str(tmp_path / "first" / "last.safetensors"), "freeze_norm": True}
-    config = small(model=given, teacher={"weight": 1.0})
-    assert same(dict(initial(config)), weights(tmp_path / "first"))
-    train(config, tmp_path / "second")
-    before, after = (weights(tmp_path / name) for name in ("first", "second"))
-    assert all(
-        torch.equal(before[name], after[name]) == ("running" in name or "num_batches" in name)
-        for name in before
-        if name not in ("mean", "std")
-    )
-    teacher = [line["teacher"] for line in lines(tmp_path / "second", "train")]
-    assert abs(teacher[0]) < 1e-6 < teacher[1]  # the student leaves the teacher
-
-
-def test_the_teacher_holds_the_student_back(tmp_path: Path) -> None:
-    sgd = {"name": "sgd", "rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
-    far = {}
-    for alpha in (0.0, 100.0):
-        config = small(
-            model=MLP, teacher={"weight": alpha}, optimiser={**sgd, "clip": 1.0},
-            loop={"epochs": 10},
-        )  # fmt: skip
-        train(config, tmp_path / str(alpha))
-        before, after = initial(config), weights(tmp_path / str(alpha))
-        far[alpha] = sum(float((after[name] - before[name]).square().sum()) for name in before)
-    assert far[100.0] < 0.5 * far[0.0]
 
 
 def test_the_folder_of_a_run(tmp_path: Path) -> None:

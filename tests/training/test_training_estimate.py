@@ -1,0 +1,51 @@
+"""What a run will cost, told before it."""
+
+import math
+import sys
+from typing import Any
+
+import pytest
+import torch
+from small_runs import small
+
+from taser.training import Learner
+from taser.training.estimate import _peak, estimate
+from taser.training.setup import set_up
+
+
+def test_an_estimate_before_the_run() -> None:
+    setup = set_up(small(objective={"name": "pgd"}, regulariser={"name": "taser"}))
+    found = estimate(setup)
+    assert found.steps == 2
+    assert found.parameters == sum(p.numel() for p in setup.learner.module.parameters())
+    assert 0 < found.seconds < 60
+    assert 2**26 < found.memory < 2**34
+    assert "2 steps" in str(found)
+
+
+def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every size is warmed up once, and images lie in memory as they do in the run."""
+    setup = set_up(small(regulariser={"name": "taser", "every": 3}))
+    asked: list[tuple[int, int]] = []
+    step = Learner.step
+
+    def counted(self: Learner, x: torch.Tensor, *rest: Any, **options: Any) -> dict:
+        assert x.is_contiguous(memory_format=setup.layout)
+        asked.append((len(x), self.number))
+        return step(self, x, *rest, **options)
+
+    monkeypatch.setattr(Learner, "step", counted)
+    monkeypatch.setattr("taser.training.estimate.ENOUGH", math.inf)
+    estimate(setup)
+    assert asked == [(size, number) for size in (8, 16, 32, 64) for number in (0, 0, 1, 2)]
+
+
+def test_memory_is_counted_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    here = _peak(cpu)
+    monkeypatch.setattr("sys.platform", "darwin")  # which counts in bytes, Linux in kilobytes
+    assert _peak(cpu) == pytest.approx(here / 1024, rel=0.1)
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert _peak(cpu) == 0
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 7)
+    assert _peak(gpu) == 7
