@@ -60,6 +60,11 @@ def test_rows_average_seeds_and_pair_examples() -> None:
     assert ours.average == pytest.approx(0.62)
 
 
+def test_a_table_of_unfinished_seeds_says_so() -> None:
+    runs = [run("off", 40), run("off", 44, seed=1), run("taser", 60)]
+    assert "n = 100 and 1 to 2 seeds" in main_table(rows(runs, ["clean", "autoattack"])).caption
+
+
 def test_only_what_the_interval_supports_is_bold() -> None:
     found = main_table(rows([run("off", 40), run("taser", 60)], ["clean", "autoattack"]))
     assert "**+20.0" in found.rows[1][5]

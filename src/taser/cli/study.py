@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from taser.studies.table_config import TableConfig
 
 app = typer.Typer(help="Experiments, each with a report.", no_args_is_help=True)
-Seeds = Annotated[int | None, typer.Option(min=1, help="Networks for every setting.")]
+Seeds = Annotated[
+    int | None, typer.Option(min=1, help="Networks for every setting; by default as published.")
+]
 HASTE = "A quick run: too short to compare with the figures of README and docs."
 RunThreads = Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small run to try it; not to quote.")]

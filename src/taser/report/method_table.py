@@ -54,7 +54,7 @@ def main_table(
         for measure in measures:
             line += [percent(row.accuracy[measure].value), _gain(row, measure)]
         cells.append(line)
-    n = _sizes(chosen[0]) if chosen else ""
+    n = _sizes(chosen) if chosen else ""
     return Table(
         headings, cells,
         f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n} "
@@ -119,11 +119,13 @@ def paper_table(rows: Sequence[Row]) -> Table:
     )  # fmt: skip
 
 
-def _sizes(row: Row) -> str:
-    """n = 500 (SPSA 100), 1 seed."""
-    n = row.n["clean"]
-    fewer = [f"{MEASURES.get(m, m)} {size}" for m, size in row.n.items() if size != n]
-    seeds = f"{row.seeds} seed{'s' * (row.seeds > 1)}"
+def _sizes(rows: Sequence[Row]) -> str:
+    """n = 500 (SPSA 100) and 1 seed, or 2 to 3 seeds while some runs are not finished."""
+    sizes = rows[0].n
+    n = sizes["clean"]
+    fewer = [f"{MEASURES.get(m, m)} {size}" for m, size in sizes.items() if size != n]
+    least, most = (limit(row.seeds for row in rows) for limit in (min, max))
+    seeds = f"{least} to {most} seeds" if least < most else f"{most} seed{'s' * (most > 1)}"
     return f"n = {n} {'(' + ', '.join(fewer) + ') ' if fewer else ''}and {seeds}"
 
 
