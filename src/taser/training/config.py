@@ -145,8 +145,9 @@ class ValidationConfig:
 
     select: by the accuracy under a short PGD, "robust", or by the "clean" one; "auto" takes robust
     for adversarial methods and clean for standard training, whose first epochs are its most robust
-    and its least useful. every: epochs; examples: how many of the validation part; steps: of the
-    attack; patience: stop after so many validations without a better one (None: never).
+    and its least useful; ties go by the other figure, then to the later. every: epochs; examples:
+    how many of the validation part; steps: of the attack; patience: stop after so many validations
+    without a better one (None: never).
     """
 
     select: Literal["auto", "robust", "clean"] = "auto"

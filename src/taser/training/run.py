@@ -192,20 +192,26 @@ class _Run:
         )  # fmt: skip
         self.seen = scores
         progress = self.progress
-        better = progress.best is None or self._merit(scores) > self._merit(progress.best)
-        progress.stale = 0 if better else progress.stale + 1
-        if better:
+        best = progress.best
+        improved = best is None or self._merit(scores)[0] > self._merit(best)[0]
+        progress.stale = 0 if improved else progress.stale + 1
+        if best is None or self._merit(scores) >= self._merit(best):
             progress.best, progress.best_step = scores, progress.step
             if self.main:
                 self._write_weights("best", self.setup.evaluated)
         numbers = {"epoch": float(self.setup.batches.epoch), **asdict(scores)}
         self.log.write(progress.step, "validation", numbers)
 
-    def _merit(self, scores: Scores) -> float:
-        """What the best checkpoint is chosen by."""
-        auto = "clean" if self.config.objective.name == "standard" else "robust"
+    def _merit(self, scores: Scores) -> tuple[float, float]:
+        """What the best checkpoint is chosen by; ties go by the other figure, then to the later.
+
+        Held-out figures move in steps of one example, so that ties are common on small data.
+        """
         select = self.config.validation.select
-        return float(getattr(scores, auto if select == "auto" else select))
+        if select == "auto":
+            select = "clean" if self.config.objective.name == "standard" else "robust"
+        clean, robust = float(scores.clean), float(scores.robust)
+        return (clean, robust) if select == "clean" else (robust, clean)
 
     def _save(self) -> None:
         now = time.monotonic()
