@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from taser.lock import Taken, locked
-from taser.studies.queue import NotYet, Queue, run_workers
+from taser.studies.queue import NotYet, Queue
+from taser.studies.workers import run_workers, standing
 
 
 def double(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
@@ -40,6 +41,36 @@ def test_a_job_in_other_hands_is_left_alone(tmp_path: Path) -> None:
         queue.work(double, queue.names())
     assert queue.result("job1") is None
     assert queue.result("job2") == {"value": 4}
+
+
+def test_what_is_in_hand_can_be_watched(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 2)
+    seen: list[tuple[int, int, str]] = []
+
+    def watched(folder: Path, job: dict[str, Any], progress: Any) -> dict[str, Any]:
+        progress(1, 4, "epoch 1/4")
+        progress(2, 4, "epoch 2/4")  # too soon for another note
+        seen.append(standing(queue, queue.names()))
+        return double(folder, job, progress)
+
+    told: list[str] = []
+    queue.work(watched, queue.names(), lambda *said: told.append(said[2]))
+    assert seen == [
+        (0, 2, "0 of 2 runs | job0: epoch 1/4, 25%"),
+        (1, 2, "1 of 2 runs | job1: epoch 1/4, 25%"),
+    ]
+    assert told == ["epoch 1/4", "epoch 2/4"] * 2
+    assert standing(queue, queue.names()) == (2, 2, "2 of 2 runs")
+
+
+def test_failures_are_counted_while_the_others_run(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 2)
+
+    def fails(*_: object) -> dict[str, Any]:
+        raise ValueError("no such data")
+
+    queue.work(fails, ["job0"])
+    assert standing(queue, queue.names()) == (0, 2, "0 of 2 runs | 1 failed")
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -150,7 +181,8 @@ PARENT = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from taser.studies.queue import Queue, run_workers
+from taser.studies.queue import Queue
+from taser.studies.workers import run_workers
 
 print("ready", flush=True)
 run_workers(["study", "work", sys.argv[1]], Queue(Path(sys.argv[1]) / "runs"), 1, 1, ["job0"])

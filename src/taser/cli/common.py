@@ -82,7 +82,7 @@ def _lines() -> Callable[[int, int, str], None]:
         nonlocal last
         if time.monotonic() - last > SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            typer.echo(f"{label}: {done} of {total}", err=True)
+            typer.echo(f"{done / max(total, 1):4.0%}  {label}", err=True)
 
     return progress
 

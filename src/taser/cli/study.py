@@ -121,7 +121,8 @@ def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) 
     """Put a table's runs into the queue at out/runs and have them done by `jobs` processes."""
     import os
 
-    from taser.studies.queue import Queue, run_workers
+    from taser.studies.queue import Queue
+    from taser.studies.workers import run_workers
 
     queue = Queue(out / "runs")
     queue.add(config.jobs())

@@ -1,14 +1,8 @@
 """A queue of jobs as a folder: any number of workers share it, none does a job twice."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +16,7 @@ Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
 
 
 PAUSE = 2.0  # seconds before asking again for what a job waits for
+NOTED = 5.0  # seconds between notes of how far a job is
 
 
 class NotYet(RuntimeError):
@@ -32,8 +27,9 @@ class NotYet(RuntimeError):
 class Queue:
     """folder/<name>/job.json holds what is asked, result.json what came of it, error.txt a failure.
 
-    A worker that dies lets go of its job's lock, and the next one goes on with it. Started with the
-    same jobs, finished ones stay as they are; a job that is asked differently is refused.
+    doing.txt says how far a job in hand is. A worker that dies lets go of its job's lock, and the
+    next one goes on with it. Started with the same jobs, finished ones stay as they are; a job that
+    is asked differently is refused.
     """
 
     folder: Path
@@ -62,6 +58,10 @@ class Queue:
         path = self.folder / name / "result.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def finished(self, name: str) -> bool:
+        """Whether a job is done."""
+        return (self.folder / name / "result.json").exists()
+
     def taken(self, name: str) -> bool:
         """Whether some worker has the job in hand."""
         try:
@@ -69,6 +69,13 @@ class Queue:
                 return False
         except Taken:
             return True
+
+    def doing(self, name: str) -> str | None:
+        """How far a job is that some worker has in hand, by what that one wrote down."""
+        try:  # without the lock: a worker that meets it would pass the job by
+            return (self.folder / name / "doing.txt").read_text().strip()
+        except FileNotFoundError:
+            return None
 
     def failures(self) -> dict[str, str]:
         """The messages of the jobs that could not be done."""
@@ -82,7 +89,8 @@ class Queue:
         """
         left = list(names)
         for name in left:
-            (self.folder / name / "error.txt").unlink(missing_ok=True)
+            for old in ("error.txt", "doing.txt"):  # whoever has it in hand writes another note
+                (self.folder / name / old).unlink(missing_ok=True)
         while left:
             states = {name: self._attempt(do, name, progress) for name in left}
             left = [name for name, state in states.items() if state != "over"]
@@ -95,69 +103,36 @@ class Queue:
     ) -> Literal["over", "taken", "waiting"]:
         """Do one job, if it can be had and need not wait for another."""
         home = self.folder / name
+        note = home / "doing.txt"
         try:
             with locked(home / ".lock", wait=False):
                 if self.result(name) is not None or (home / "error.txt").exists():
                     return "over"
                 try:
-                    result = do(home, self.job(name), progress)
+                    result = do(home, self.job(name), _noted(note, progress))
                 except NotYet:
                     return "waiting"
                 except (ValueError, RuntimeError, OSError) as error:
                     write_atomically(home / "error.txt", f"{error}\n")
                 else:
                     write_atomically(home / "result.json", json.dumps(result, indent=1))
+                finally:
+                    note.unlink(missing_ok=True)
                 return "over"
         except Taken:
             return "taken"
 
 
-def run_workers(
-    command: Sequence[str],
-    queue: Queue,
-    jobs: int,
-    threads: int,
-    names: Sequence[str],
-    progress: Progress | None = None,
-) -> None:
-    """Run `python -m taser <command>` in `jobs` processes until the queue is done."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    workers = [
-        subprocess.Popen([sys.executable, "-m", "taser", *command], env=environment)
-        for _ in range(jobs)
-    ]
-    try:
-        with _terminated_in_order():
-            while any(worker.poll() is None for worker in workers):
-                if progress:
-                    done = sum(queue.result(name) is not None for name in names)
-                    progress(done, len(names), f"{done} of {len(names)} runs")
-                time.sleep(0.5)
-    finally:
-        for worker in workers:
-            worker.terminate()
-    failed = {name: text for name, text in queue.failures().items() if name in names}
-    if failed:
-        first = next(iter(failed))
-        raise RuntimeError(
-            f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}"
-        )
-    missing = [n for n in names if queue.result(n) is None and not queue.taken(n)]
-    if missing:
-        raise RuntimeError(
-            f"{len(missing)} of {len(names)} runs are not finished, because a worker was stopped "
-            f"or ran out of memory; {missing[0]} is the first. Start again to go on."
-        )
+def _noted(note: Path, progress: Progress | None) -> Progress:
+    """Progress that is told on, and noted for whoever watches the queue."""
+    last = -NOTED
 
+    def tell(done: int, total: int, label: str) -> None:
+        nonlocal last
+        if progress:
+            progress(done, total, label)
+        if time.monotonic() - last > NOTED:
+            last = time.monotonic()
+            write_atomically(note, f"{label}, {done / max(total, 1):.0%}\n")
 
-@contextmanager
-def _terminated_in_order() -> Iterator[None]:
-    """SIGTERM ends this process as an exception would, so that it can stop its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return tell
