@@ -194,6 +194,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     assert "Trained from scratch" in text
     assert "Accuracy against ε" in text
     assert "Stein residuals" in text
+    assert "Where sensitivity points" in text
     assert "What is attacked" in text
     assert "Configuration and versions" in text
     entries = json.loads((tmp_path / "rows.json").read_text())
@@ -257,6 +258,7 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
     study = Finished(searched(tmp_path / "runs"), [only])
     page, lines = method_study.write(study, tmp_path, title="So far")
     assert "Stein residuals" not in page.read_text()
+    assert "Where sensitivity points" not in page.read_text()
     assert lines == ["No run with TASER is finished yet."]
 
 

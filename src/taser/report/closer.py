@@ -1,6 +1,7 @@
-"""Pictures of the runs of a table: accuracy over ε, residuals, attacked images; and audits."""
+"""Pictures of the runs of a table: accuracy over ε, residuals, images; geometry and audits."""
 
 from collections.abc import Callable, Sequence
+from statistics import mean
 
 import torch
 from matplotlib.axes import Axes
@@ -29,6 +30,12 @@ RESIDUALS = (
     "The residual σ s·∇m on {n} test examples, without and with TASER: what the penalty narrows is "
     "how much the margin changes along directions off the data."
 )
+GEOMETRY = (
+    "Sensitivity of the margin on {n} test examples: its size, the share that lies in directions "
+    "which the denoiser takes for noise, and the ε at which half of the examples would break if "
+    "networks were linear. Where that radius grows and the accuracy at ε = {epsilon:.3g} does not, "
+    "the network bends inside the ball, and a penalty at its centre cannot see it."
+)
 IMAGES = (
     "Test images; what breaks the first network of the table; the difference; the score field "
     "s(x), which points from where an image is to where images are."
@@ -50,11 +57,38 @@ def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
     if pairs:
         picture = Picture(png(_panels(pairs, _histograms)), RESIDUALS.format(n=n))
         found.append(("Stein residuals", [picture]))
+    pointing = geometry_table(runs)
+    if pointing is not None:
+        found.append(("Where sensitivity points", [pointing]))
     images = _images(study)
     if images is not None:
         found.append(("What is attacked", [Picture(png(images), IMAGES)]))
     audits = audit_table(runs)
     return [*found, *([("Can the figures be believed?", [audits])] if audits else [])]
+
+
+def geometry_table(runs: Sequence[RunResult]) -> Table | None:
+    """Size and direction of the sensitivity, and what they promise, as means over seeds."""
+    kinds = dict.fromkeys(
+        (r.method, r.finetuned, r.variant) for r in runs if "geometry" in r.closer
+    )
+    cells = []
+    for kind in kinds:
+        same = [r for r in runs if (r.method, r.finetuned, r.variant) == kind]
+        seen = [r.closer["geometry"] for r in same if "geometry" in r.closer]
+        shares = [each["off_data"] for each in seen if each["off_data"] is not None]
+        cells.append([
+            _name(same[0]), f"{mean(each['gradient'] for each in seen):.3g}",
+            f"{100 * mean(shares):.0f} %" if shares else "–",
+            f"{mean(each['radius'] for each in seen):.3g}", str(len(seen)),
+        ])  # fmt: skip
+    if not cells:
+        return None
+    epsilon = runs[0].evaluations[0].threat.epsilon
+    return Table(
+        ["run", "‖∇m‖", "off the data", "first-order radius", "seeds"], cells,
+        GEOMETRY.format(n=runs[0].closer["curve"]["n"], epsilon=epsilon),
+    )  # fmt: skip
 
 
 def audit_table(runs: Sequence[RunResult]) -> Table | None:

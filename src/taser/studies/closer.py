@@ -1,4 +1,4 @@
-"""A closer look at one trained network: accuracy over ε, residuals on test data, an audit."""
+"""A closer look at one trained network: accuracy over ε, geometry, residuals, an audit."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from taser.stein import stein_residual
 from taser.stein.guards import frozen
 from taser.training import load_trained
 
+from .geometry import geometry
 from .queue import Progress, Queue
 from .table_config import job_name
 
@@ -31,11 +32,13 @@ def look_closer(
     score: DenoisingScore | None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Accuracy at multiples of ε, and the residuals where there is a score; as JSON."""
+    """Accuracy at multiples of ε, where sensitivity points, and residuals by a score; as JSON."""
     rows = subset(len(test), LOOKED_AT)
     x, y = test.rows(rows), test.y[rows]
     curve = accuracy_curve(model, x, y, threat=threat, progress=progress)
-    found: dict[str, Any] = {"curve": asdict(curve)}
+    found: dict[str, Any] = {
+        "curve": asdict(curve), "geometry": asdict(geometry(model, x, y, threat, score))
+    }  # fmt: skip
     if score is not None:
         found["residuals"] = [round(r, 5) for r in residuals(model, x, y, score).tolist()]
     return found
