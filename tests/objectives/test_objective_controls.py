@@ -10,6 +10,8 @@ from torch import Tensor, nn
 import cases
 from taser.objectives import GradientPenalty, JacobianPenalty
 from taser.probes import Logit, Margin, Output, Probed
+from taser.stein import SharedPass
+from taser.stein.part import random_part
 
 STEP = 1e-5  # central differences: truncation h² ≈ 1e-10, rounding 1e-16/h ≈ 1e-11
 
@@ -56,6 +58,43 @@ def test_gradient_penalty_takes_any_probe() -> None:
     value = GradientPenalty(Logit(2))(case.model, case.x, None)
     expected = jacobian(case.model, case.x)[:, 2].square().sum(1).mean()
     torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
+
+
+def test_gradient_penalty_of_a_part_is_unbiased() -> None:
+    """The mean of 200 halves lies within four of its standard errors."""
+    case, generator = cases.case("mlp"), torch.Generator().manual_seed(0)
+    expected = GradientPenalty()(case.model, case.x, case.y)
+    part = GradientPenalty(fraction=0.5)
+    draws = torch.stack(
+        [part(case.model, case.x, case.y, generator=generator).detach() for _ in range(200)]
+    )
+    error = draws.std() / len(draws) ** 0.5
+    assert 0 < error < 0.1 * expected
+    assert abs(draws.mean() - expected) < 4 * error
+    torch.testing.assert_close(part.eval()(case.model, case.x, case.y), expected)
+
+
+def test_gradient_penalty_of_a_part_normalises_as_the_loss_did() -> None:
+    """By the statistics of the whole batch, and not of the part."""
+    case, asked = case_of("batchnorm training")
+    with SharedPass(case.model) as shared:
+        case.model(case.x)
+    rows = random_part(len(case.x), 0.5, torch.Generator().manual_seed(0))
+    assert rows is not None
+    x, y = case.x[rows], case.y[rows]  # type: ignore[index]
+    expected = jacobian(Probed(asked, Margin(), y), x).square().sum((1, 2)).mean()
+    value = GradientPenalty(fraction=0.5)(
+        case.model, case.x, case.y, generator=torch.Generator().manual_seed(0), shared=shared
+    )
+    torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
+
+
+def test_a_part_needs_a_generator_and_a_share() -> None:
+    case = cases.case("mlp")
+    with pytest.raises(ValueError, match="generator"):
+        GradientPenalty(fraction=0.5)(case.model, case.x, case.y)
+    with pytest.raises(ValueError, match=r"fraction should lie in \(0, 1\]; got 0"):
+        GradientPenalty(fraction=0)
 
 
 @pytest.mark.parametrize("name", ["mlp", "batchnorm", "batchnorm training"])

@@ -7,6 +7,7 @@ from taser.probes import Margin, Probe, Probed
 from taser.probes.precision import full_precision
 from taser.stein.asked import asked
 from taser.stein.guards import unwrapped
+from taser.stein.part import random_part
 from taser.stein.reverse import gradient_with_graph
 from taser.stein.shared import SharedPass
 
@@ -17,15 +18,18 @@ class GradientPenalty(nn.Module):
     """mean_i ‖∇m(x_i)‖²: the size of the probe's input gradient, alike in every direction.
 
     It is computed as TASER's penalty is, with BatchNorm's statistics fixed and in full precision,
-    so that the score is all that differs.
+    so that the score is all that differs. fraction: on a random part of the batch, as TASER's.
     """
 
-    def __init__(self, probe: Probe | None = None) -> None:
+    def __init__(self, probe: Probe | None = None, fraction: float = 1.0) -> None:
         super().__init__()
+        if not 0 < fraction <= 1:
+            raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
         self.probe: Probe = Margin() if probe is None else probe
+        self.fraction = fraction
 
     def extra_repr(self) -> str:
-        return f"probe={self.probe!r}"
+        return f"probe={self.probe!r}, fraction={self.fraction}"
 
     def forward(
         self,
@@ -34,11 +38,18 @@ class GradientPenalty(nn.Module):
         y: Tensor | None,
         s: Tensor | None = None,  # noqa: ARG002
         *,
-        generator: torch.Generator | None = None,  # noqa: ARG002
+        generator: torch.Generator | None = None,
         shared: SharedPass | None = None,
     ) -> Tensor:
-        """A scalar. x: (B, *); the score and the random source are not needed."""
+        """A scalar. x: (B, *); the score is not needed, the generator for a part of the batch."""
         model = unwrapped(model)
+        if self.training and self.fraction < 1:
+            if generator is None:
+                raise ValueError("a part of the batch is drawn by a generator: give one")
+            rows = random_part(len(x), self.fraction, generator)
+            if rows is not None:
+                x, y = x[rows], None if y is None else y[rows]
+                shared = None if shared is None else shared.rows(rows)
         with asked(model, x, shared), torch.enable_grad():
             _, gradient = gradient_with_graph(Probed(model, self.probe, y), full_precision(x))
             return gradient.flatten(1).square().sum(1).mean()

@@ -148,7 +148,7 @@ def build_regulariser(
     if config.name == "none":
         return None
     if config.name == "gradient":
-        return GradientPenalty(probe)
+        return GradientPenalty(probe, config.fraction)
     if config.name == "jacobian":
         return JacobianPenalty(config.probes)
     penalty = SteinPenalty(

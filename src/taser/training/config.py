@@ -74,7 +74,8 @@ class RegulariserConfig:
         The share of training over which λ grows from zero.
     every, fraction
         TASER's penalty in each k-th step only, and on a random part of the batch: a quarter costs a
-        quarter, keeps the expected gradient and makes it noisier. Controls take every step whole.
+        quarter, keeps the expected gradient and makes it noisier. The gradient penalty takes such a
+        part too, in every step; the Jacobian's takes all.
     score
         "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or a file written by
         `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
