@@ -68,4 +68,4 @@ def test_the_shipped_ablation_can_be_read() -> None:
     assert DEFAULT in config.variants
     for job in config.jobs().values():
         read_recipe(job["recipe"], job["overrides"])
-    assert job_name("pgd", "t = 10", 0) in config.jobs()
+    assert job_name("standard", "t = 10", 0) in config.jobs()

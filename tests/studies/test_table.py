@@ -162,7 +162,17 @@ def test_an_attack_on_fewer_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["demo", "digits", "cifar10", "fashion-mnist", "speed-digits", "speed-cifar10"]
+    "name",
+    [
+        "demo",
+        "digits",
+        "cifar10",
+        "fashion-mnist",
+        "speed-digits",
+        "speed-cifar10",
+        "curves",
+        "finetune-digits",
+    ],
 )
 def test_shipped_tables_can_be_read(name: str) -> None:
     from taser.training import read_recipe

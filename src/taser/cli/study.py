@@ -92,7 +92,7 @@ def ablation(
     jobs: Jobs = 1,
     threads: RunThreads = None,
 ) -> None:
-    """One part of TASER changed at a time, and its curve over λ beside the isotropic penalty's.
+    """One part of TASER changed at a time: operator, points, noise level, score, network.
 
     Example: taser study ablation --jobs 2 --out out/ablation
     """

@@ -14,6 +14,7 @@ from taser.studies.table_rows import Row
 from taser.training.log import read_log
 
 from . import closer
+from .control import control_summary, control_tables
 from .finished import Finished
 from .frontier import draw_frontier
 from .latex import latex
@@ -60,11 +61,13 @@ def write(
     found = study.rows()
     ours = tables(found)
     beside = [paper_table(found)] if paper else []
-    lines = [*conclusion, *summary(found), *closing]
+    against = control_tables(study)
+    lines = [*conclusion, *summary(found), *control_summary(study), *closing]
     frontier, logs = draw_frontier(found), _logs(study.queue)
     sections: list[Section] = [
         ("Accuracy", ours),
         *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
+        *([("Against the isotropic penalty", against)] if against else []),
         *([("Training", [Picture(png(training_figure(logs)), CURVES)])] if logs else []),
         *extra, *closer.sections(study), *search_section(study.queue),
         *([("Beside the paper", beside)] if paper else []),
@@ -73,7 +76,7 @@ def write(
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
     further = [block for _, blocks in extra for block in blocks if isinstance(block, Table)]
-    every = [*ours, *further, *beside]
+    every = [*ours, *against, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
     write_atomically(out / "table.tex", "\n".join(latex(table) for table in every))

@@ -52,7 +52,7 @@ def main_table(
     for row in chosen:
         line = [title_of(row.method), variant_of(row.variant)]
         for measure in measures:
-            line += [percent(row.accuracy[measure].value), _gain(row, measure)]
+            line += [percent(row.accuracy[measure].value), emphasised(row, measure)]
         cells.append(line)
     n = _sizes(chosen) if chosen else ""
     return Table(
@@ -77,7 +77,7 @@ def detail_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
         line = [title_of(row.method), variant_of(row.variant)]
         if spsa:
             average = "" if row.average is None else percent(row.average)
-            line += [percent(row.accuracy["spsa"].value), _gain(row, "spsa"), average]
+            line += [percent(row.accuracy["spsa"].value), emphasised(row, "spsa"), average]
         if seeds:
             line.append(_by_seed(row, measure))
         overhead = "" if row.overhead is None else f"×{row.overhead:.2f}"
@@ -129,7 +129,8 @@ def _sizes(rows: Sequence[Row]) -> str:
     return f"n = {n} {'(' + ', '.join(fewer) + ') ' if fewer else ''}and {seeds}"
 
 
-def _gain(row: Row, measure: str) -> str:
+def emphasised(row: Row, measure: str) -> str:
+    """The gain with its interval, in bold where that excludes zero."""
     if row.gain is None:
         return ""
     text = interval(row.gain[measure])

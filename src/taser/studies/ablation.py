@@ -1,4 +1,4 @@
-"""Which part of TASER does what: one thing changed at a time, and λ curves beside the control."""
+"""Which part of TASER does what: one thing changed at a time."""
 
 from dataclasses import replace
 from pathlib import Path

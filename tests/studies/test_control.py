@@ -1,0 +1,64 @@
+"""TASER against the isotropic penalty, as a report tells it."""
+
+from pathlib import Path
+
+from test_table import run
+
+from taser.report.control import control_summary, control_tables
+from taser.report.finished import Finished
+from taser.studies.queue import Queue
+from taser.studies.table import RunResult
+
+
+def study(folder: Path, runs: list[RunResult]) -> Finished:
+    return Finished(Queue(folder), runs)
+
+
+def duller(made: RunResult, wrong: int) -> RunResult:
+    """The same run, with the last `wrong` examples wrong without an attack."""
+    made.evaluations[0].clean[len(made.evaluations[0].clean) - wrong :] = False
+    return made
+
+
+def test_as_tuned(tmp_path: Path) -> None:
+    runs = [run("off", 10), run("taser", 60), run("gradient", 40),
+            run("off", 10, method="standard"), run("taser", 20, method="standard"),
+            run("gradient", 50, method="standard")]  # fmt: skip
+    (table,) = control_tables(study(tmp_path, runs))
+    column = table.headings.index("Δ AA")
+    gains = {row[0]: row[column] for row in table.rows}
+    assert gains["PGD"].startswith("**+20.0 [")
+    assert gains["Standard"].startswith("**-30.0 [")
+    assert control_summary(study(tmp_path, runs)) == [
+        "Against the isotropic penalty, as tuned, under AA, TASER is ahead for PGD; behind for "
+        "Standard."
+    ]
+
+
+def test_without_a_control_nothing_is_said(tmp_path: Path) -> None:
+    alone = study(tmp_path, [run("off", 10), run("taser", 60)])
+    assert control_tables(alone) == []
+    assert control_summary(alone) == []
+
+
+def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
+    """A λ counts only where it loses no more clean accuracy than is allowed."""
+    runs = [run("off", 10), run("taser λ=0.1", 30), duller(run("taser λ=1", 70), 2),
+            run("gradient λ=0.1", 20), duller(run("gradient λ=3", 90), 5)]  # fmt: skip
+    (table,) = control_tables(study(tmp_path, runs))
+    levels = {row[1]: row for row in table.rows}
+    assert list(levels) == ["0.5", "1", "2", "5"]
+    assert levels["1"][2:8] == ["0.1", "100.0", "30.0", "0.1", "100.0", "20.0"]
+    assert levels["2"][2:8] == ["1", "98.0", "70.0", "0.1", "100.0", "20.0"]
+    assert levels["5"][2:8] == ["1", "98.0", "70.0", "3", "95.0", "90.0"]
+    assert [levels[key][8].split(" ")[0] for key in ("1", "2", "5")] == [
+        "**+10.0",
+        "**+50.0",
+        "**-20.0",
+    ]
+
+
+def test_a_level_that_one_penalty_never_reaches_is_left_out(tmp_path: Path) -> None:
+    runs = [run("off", 10), run("taser λ=1", 30), duller(run("gradient λ=1", 20), 2)]
+    (table,) = control_tables(study(tmp_path, runs))
+    assert [row[1] for row in table.rows] == ["2", "5"]
