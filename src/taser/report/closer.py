@@ -1,7 +1,6 @@
-"""Pictures of the runs of a table: accuracy over ε, residuals, images; geometry and audits."""
+"""Pictures of the runs of a table: accuracy over ε, residuals, attacked images."""
 
 from collections.abc import Callable, Sequence
-from statistics import mean
 
 import torch
 from matplotlib.axes import Axes
@@ -16,10 +15,10 @@ from taser.studies.table_config import job_name
 from taser.training import read_recipe
 from taser.training.assemble import build_data
 
+from .closer_tables import audit_table, geometry_table
 from .finished import Finished
-from .method_table import colour, label, title_of, variant_of
+from .method_table import colour, label, title_of
 from .page import Block, Picture, png
-from .table import Table
 
 SHOWN = 8
 CURVES = (
@@ -29,12 +28,6 @@ CURVES = (
 RESIDUALS = (
     "The residual σ s·∇m on {n} test examples, without and with TASER: what the penalty narrows is "
     "how much the margin changes along directions off the data."
-)
-GEOMETRY = (
-    "Sensitivity of the margin on {n} test examples: its size, the share that lies in directions "
-    "which the denoiser takes for noise, and the ε at which half of the examples would break if "
-    "networks were linear. Where that radius grows and the accuracy at ε = {epsilon:.3g} does not, "
-    "the network bends inside the ball, and a penalty at its centre cannot see it."
 )
 IMAGES = (
     "Test images; what breaks the first network of the table; the difference; the score field "
@@ -65,51 +58,6 @@ def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
         found.append(("What is attacked", [Picture(png(images), IMAGES)]))
     audits = audit_table(runs)
     return [*found, *([("Can the figures be believed?", [audits])] if audits else [])]
-
-
-def geometry_table(runs: Sequence[RunResult]) -> Table | None:
-    """Size and direction of the sensitivity, and what they promise, as means over seeds."""
-    kinds = dict.fromkeys(
-        (r.method, r.finetuned, r.variant) for r in runs if "geometry" in r.closer
-    )
-    cells = []
-    for kind in kinds:
-        same = [r for r in runs if (r.method, r.finetuned, r.variant) == kind]
-        seen = [r.closer["geometry"] for r in same if "geometry" in r.closer]
-        shares = [each["off_data"] for each in seen if each["off_data"] is not None]
-        cells.append([
-            _name(same[0]), f"{mean(each['gradient'] for each in seen):.3g}",
-            f"{100 * mean(shares):.0f} %" if shares else "–",
-            f"{mean(each['radius'] for each in seen):.3g}", str(len(seen)),
-        ])  # fmt: skip
-    if not cells:
-        return None
-    epsilon = runs[0].evaluations[0].threat.epsilon
-    return Table(
-        ["run", "‖∇m‖", "off the data", "first-order radius", "seeds"], cells,
-        GEOMETRY.format(n=runs[0].closer["curve"]["n"], epsilon=epsilon),
-    )  # fmt: skip
-
-
-def audit_table(runs: Sequence[RunResult]) -> Table | None:
-    """The verdict on every run that was audited."""
-    cells = []
-    for run in runs:
-        audit = run.closer.get("audit")
-        if audit:
-            failed = [check["name"] for check in audit["checks"] if check["status"] == "failed"]
-            cells.append([_name(run), str(run.seed), audit["verdict"], ", ".join(failed) or "none",
-                          str(audit["n"])])  # fmt: skip
-    if not cells:
-        return None
-    caption = (
-        "Audits of the runs with TASER: of fourteen checks, those that speak against the figures."
-    )
-    return Table(["run", "seed", "verdict", "checks failed", "n"], cells, caption)
-
-
-def _name(run: RunResult) -> str:
-    return f"{title_of(run.method, run.finetuned)} {variant_of(run.variant)}"
 
 
 def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, list[RunResult]], None]) -> Figure:
