@@ -60,6 +60,15 @@ def test_rows_average_seeds_and_pair_examples() -> None:
     assert ours.average == pytest.approx(0.62)
 
 
+def test_rows_begin_with_the_method_alone_and_taser() -> None:
+    """A queue goes by names, in which "gradient" is first."""
+    runs = [run(variant, 10, method=method) for method in ("standard", "pgd")
+            for variant in ("gradient", "off", "other", "taser")]  # fmt: skip
+    found = [(row.method, row.variant) for row in rows(runs, ["clean"])]
+    order = ["off", "taser", "gradient", "other"]
+    assert found == [(method, variant) for method in ("standard", "pgd") for variant in order]
+
+
 def test_a_table_of_unfinished_seeds_says_so() -> None:
     runs = [run("off", 40), run("off", 44, seed=1), run("taser", 60)]
     assert "n = 100 and 1 to 2 seeds" in main_table(rows(runs, ["clean", "autoattack"])).caption

@@ -46,9 +46,18 @@ class Row:
 
 
 def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:
-    """A row for each method and variant, in the order they come; gains are over `baseline`."""
+    """A row for each method and variant, methods as they come, "off" first of each, then "taser".
+
+    Gains are over `baseline`.
+    """
     groups: dict[tuple[bool, str, str], list[RunResult]] = {}
-    for run in runs:
+    methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
+
+    def place(run: RunResult) -> tuple[int, bool, bool]:
+        method = methods.index((run.finetuned, run.method))
+        return method, run.variant != "off", run.variant != "taser"
+
+    for run in sorted(runs, key=place):
         groups.setdefault((run.finetuned, run.method, run.variant), []).append(run)
     found = []
     for (finetuned, method, variant), group in groups.items():
