@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
-from taser.attacks import FGSM, PGD, Attack, Norm, RestartedPGD, Threat, cross_entropy, margin
+from taser.attacks import FGSM, PGD, Norm, RestartedPGD, Threat, cross_entropy, margin
 from taser.attacks.inside import inside
 
 
@@ -106,27 +105,6 @@ def test_from_x_itself_one_ascent_is_enough() -> None:
     attack(counting, x, y)
     assert len(asked) == 1 + 4 + 1  # the clean inputs, four steps, the last point
     assert attack.passes == 3 * 4 + 1
-
-
-class InPlace(nn.Module):
-    """Normalises what it is given, and not a copy of it."""
-
-    def __init__(self, copies: bool) -> None:
-        super().__init__()
-        self.inner, self.copies = undefended(), copies
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone() if self.copies else x
-        return self.inner(x.sub_(0.1).mul_(1.5))
-
-
-@pytest.mark.parametrize("attack", [PGD(), FGSM(), RestartedPGD(steps=3, restarts=2)])
-def test_models_that_work_in_place_are_attacked_like_others(attack: Attack) -> None:
-    x, y = digits(20)
-    kept = x.clone()
-    found, wanted = (attack(InPlace(copies), x, y, generator=seeded()) for copies in (False, True))
-    assert torch.equal(found, wanted)
-    assert torch.equal(x, kept)
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"restarts": 0}, {"step_size": -1.0}])

@@ -124,14 +124,6 @@ def test_odd_models_are_told(after: Callable, finding: str) -> None:
     assert findings(Wrapped(after).eval()) == {finding}
 
 
-def test_a_model_that_changes_its_inputs_is_refused_and_spoils_nothing() -> None:
-    x, y = torch.rand(8, 3), torch.zeros(8, dtype=torch.long)
-    before = x.clone()
-    with pytest.raises(ValueError, match="in place"):
-        check_model(lambda x: x.sub_(0.5), x, y)
-    assert torch.equal(x, before)
-
-
 def test_asking_leaves_randomness_alone() -> None:
     before = torch.get_rng_state()
     findings(Wrapped(lambda z: z + torch.randn_like(z)).eval())

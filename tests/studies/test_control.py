@@ -30,8 +30,7 @@ def test_as_tuned(tmp_path: Path) -> None:
     assert gains["PGD"].startswith("**+20.0 [")
     assert gains["Standard"].startswith("**-30.0 [")
     assert control_summary(study(tmp_path, runs)) == [
-        "Against the isotropic penalty, as tuned, under AA, TASER is ahead for PGD; behind for "
-        "Standard."
+        "Against the isotropic penalty, under AA, TASER is ahead for PGD; behind for Standard."
     ]
 
 
@@ -62,3 +61,28 @@ def test_a_level_that_one_penalty_never_reaches_is_left_out(tmp_path: Path) -> N
     runs = [run("off", 10), run("taser λ=1", 30), duller(run("gradient λ=1", 20), 2)]
     (table,) = control_tables(study(tmp_path, runs))
     assert [row[1] for row in table.rows] == ["2", "5"]
+
+
+def test_seeds_that_some_lambda_lacks_are_left_out(tmp_path: Path) -> None:
+    """Or columns and differences would be of different runs."""
+    runs = [run("off", 10), run("off", 10, seed=1), run("taser λ=1", 30),
+            run("taser λ=1", 70, seed=1), run("gradient λ=1", 40)]  # fmt: skip
+    (table,) = control_tables(study(tmp_path, runs))
+    assert table.rows[0][4] == "30.0"
+    assert table.rows[0][8].startswith("**-10.0")
+    assert control_tables(study(tmp_path, runs[:4])) == []
+
+
+def test_more_draws_for_one_penalty_are_not_compared(tmp_path: Path) -> None:
+    runs = [run("off", 10), run("taser λ=1", 30), run("gradient λ=1", 40), run("gradient λ=2", 50)]
+    assert control_tables(study(tmp_path, runs)) == []
+
+
+def test_attacks_of_other_names_are_compared_too(tmp_path: Path) -> None:
+    runs = [run("off", 10), run("taser", 30), run("gradient", 20)]
+    for each in runs:
+        attacks = each.evaluations[0].attacks
+        attacks["pgd"] = attacks.pop("autoattack")
+        del attacks["spsa"]
+    (table,) = control_tables(study(tmp_path, runs))
+    assert table.headings == ["method", "Δ clean", "Δ pgd"]

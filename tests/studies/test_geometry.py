@@ -1,14 +1,15 @@
-"""Which way sensitivity points, against closed forms."""
+"""Which way sensitivity points, and linearised networks, against closed forms and a search."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from taser.attacks import Threat
+from taser.attacks import PGD, Threat, margin
 from taser.scores import DenoisingScore
-from taser.studies.geometry import geometry
+from taser.studies.geometry import DRAWS, geometry, linearised
 
 SIGMA, SPREAD, N = 0.1, 0.3, 400
 
@@ -35,27 +36,53 @@ def data() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("slope", [(2.0, 0.0), (0.0, 3.0), (1.0, 1.0)])
 def test_the_share_off_the_data(slope: tuple[float, float]) -> None:
-    """Across the line ε̂ = ε; along it ε̂ has the variance σ²/(spread² + σ²)."""
-    found = geometry(linear(slope), *data(), Threat(), DenoisingScore(flat, SIGMA))
+    """Across the line ε̂ = ε; along it ε̂ = σ(x₀ + σε)/(spread² + σ²)."""
+    x, y = data()
+    found = geometry(linear(slope), x, y, Threat(), DenoisingScore(flat, SIGMA))
     along, across = (s**2 for s in slope)
-    kept = SIGMA**2 / (SPREAD**2 + SIGMA**2)
-    wanted = (along * kept + across) / (along + across)
+    drawn = SIGMA**2 / (SPREAD**2 + SIGMA**2) ** 2 * (float(x[:, 0].square().mean()) + SIGMA**2)
+    wanted = (along * drawn + across) / (along + across)
     assert found.gradient == pytest.approx(math.sqrt(along + across))
-    # (ε̂·g)² is chi-squared with one degree of freedom: its deviation is √2 times its mean. The
-    # draws share their examples, which is what `along` has its noise from as well.
-    assert found.off_data == pytest.approx(wanted, rel=4 * math.sqrt(2 / N))
+    # (ε̂·g)² is at most as noisy as a chi-squared number of one degree: √2 of its mean.
+    assert found.off_data == pytest.approx(wanted, rel=4 * math.sqrt(2 / (N * DRAWS)))
 
 
-@pytest.mark.parametrize(("norm", "dual"), [("linf", 7.0), ("l2", 5.0)])
-def test_the_radius_of_a_linear_network_is_its_distance(norm: str, dual: float) -> None:
-    x, y = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
-    found = geometry(linear((3.0, -4.0), bias=-14.0), x, y, Threat(norm, 0.1), None)
-    assert found.radius == pytest.approx(14 / dual)
-    assert found.off_data is None
-    wrong = geometry(linear((3.0, -4.0), bias=7.0), x, y, Threat(norm, 0.1), None)
-    assert wrong.radius == pytest.approx(-7 / dual)
+def test_the_share_does_not_depend_on_the_size_of_the_logits() -> None:
+    score = DenoisingScore(flat, SIGMA)
+    shares = [geometry(linear((c, 2 * c)), *data(), Threat(), score).off_data for c in (1.0, 50.0)]
+    assert shares[0] == pytest.approx(shares[1], rel=1e-5)
+
+
+def towards(k: int) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda z, y: z[:, k] - z.gather(1, y[:, None])[:, 0]
+
+
+@pytest.mark.parametrize(
+    "threat",
+    [Threat("linf", 0.1), Threat("linf", 0.1, None, None), Threat("l2", 0.2, None, None)],
+)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_a_linear_network_is_its_own_linearisation(threat: Threat, scale: float) -> None:
+    """Of ten classes. PGD with many steps finds what can be found of a linear margin."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(6, 10)
+    with torch.no_grad():
+        model.weight.copy_(scale * torch.randn(10, 6, generator=generator))
+        model.bias.zero_()
+    x = torch.rand(200, 6, generator=generator)
+    y = model(x).argmax(1)
+    y[:10] = (y[:10] + 1) % 10  # which it gets wrong
+    stands = linearised(model, x, y, threat)
+    assert not stands[:10].any()
+    assert 0.1 < stands.float().mean() < 0.9
+    broken = torch.zeros(200, dtype=torch.bool)
+    for k in range(10):  # aimed at each class, because the margin's maximum has kinks
+        moved = PGD(threat, 40, threat.epsilon / 4, "clean")(model, x, y, loss=towards(k))
+        broken |= margin(model(moved), y) >= -1e-5 * scale
+    assert torch.equal(stands, ~broken)
 
 
 def test_a_constant_network_has_no_sensitivity() -> None:
     found = geometry(linear((0.0, 0.0), -1.0), *data(), Threat(), DenoisingScore(flat, SIGMA))
-    assert (found.gradient, found.off_data) == (0.0, 0.0)
+    assert (found.gradient, found.off_data, found.linear) == (0.0, 0.0, 1.0)
+    assert geometry(linear((1.0, 0.0)), *data(), Threat(), None).off_data is None

@@ -1,5 +1,6 @@
 """A queue that several workers share, and that a crash does not spoil."""
 
+import os
 import subprocess
 import sys
 import time
@@ -56,11 +57,20 @@ def test_what_is_in_hand_can_be_watched(tmp_path: Path) -> None:
     told: list[str] = []
     queue.work(watched, queue.names(), lambda *said: told.append(said[2]))
     assert seen == [
-        (0, 2, "0 of 2 runs | job0: epoch 1/4, 25%"),
-        (1, 2, "1 of 2 runs | job1: epoch 1/4, 25%"),
+        (0, 2, "0 of 2 runs, job0 25%"),
+        (1, 2, "1 of 2 runs, job1 25%"),
     ]
     assert told == ["epoch 1/4", "epoch 2/4"] * 2
     assert standing(queue, queue.names()) == (2, 2, "2 of 2 runs")
+
+
+def test_the_note_of_a_worker_that_died_is_not_believed_for_long(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 1)
+    note = tmp_path / "job0" / "doing.txt"
+    note.write_text("25% epoch 1/4\n")
+    assert queue.doing("job0") == "25% epoch 1/4"
+    os.utime(note, (0, 0))
+    assert queue.doing("job0") is None
 
 
 def test_failures_are_counted_while_the_others_run(tmp_path: Path) -> None:
@@ -70,7 +80,7 @@ def test_failures_are_counted_while_the_others_run(tmp_path: Path) -> None:
         raise ValueError("no such data")
 
     queue.work(fails, ["job0"])
-    assert standing(queue, queue.names()) == (0, 2, "0 of 2 runs | 1 failed")
+    assert standing(queue, queue.names()) == (0, 2, "0 of 2 runs, 1 failed")
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:

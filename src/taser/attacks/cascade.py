@@ -38,7 +38,7 @@ class Cascade:
         found = x.detach().clone()
         with quiet(model), torch.no_grad():
             for stage in self.stages:
-                rows = (model(found).argmax(1) == y).nonzero()[:, 0]
+                rows = (model(found.clone()).argmax(1) == y).nonzero()[:, 0]
                 if len(rows):
                     found[rows] = stage(model, x[rows], y[rows], generator=generator)
         return found

@@ -39,5 +39,5 @@ class RandomNoise:
                 if len(rows) == 0:
                     break
                 moved = self.threat.random(x[rows], generator)
-                worst.offer(rows, moved, model(moved))
+                worst.offer(rows, moved, model(moved.clone()))  # which may work in place
         return worst.x

@@ -43,9 +43,9 @@ class UnitBox:
     def model(self, model: Model, dtype: torch.dtype) -> Model:
         """The model as a function of u, in single precision as the package wants it.
 
-        dtype: what the model itself takes.
+        dtype: what the model itself takes; it gets a copy, for its first layer may work in place.
         """
-        return lambda u: model(self.back(u.to(dtype))).float()
+        return lambda u: model(self.back(u.to(dtype)).clone()).float()
 
     def threat(self, threat: Threat) -> Threat:
         """The same ball, in u's units."""

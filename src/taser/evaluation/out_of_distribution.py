@@ -66,7 +66,7 @@ def signs(
     parts: list[dict[str, Tensor]] = []
     with quiet(model):
         for rows in x.split(batch_size):
-            z, s = model(rows).float(), score(rows)
+            z, s = model(rows.clone()).float(), score(rows)
             f = Probed(model, Margin(), z.argmax(1))
             langevin, first = (
                 stein_residual(

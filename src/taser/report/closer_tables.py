@@ -9,35 +9,46 @@ from .method_table import title_of, variant_of
 from .table import Table
 
 GEOMETRY = (
-    "Sensitivity of the margin on {n} test examples: its size, the share that lies in directions "
-    "which the denoiser takes for noise, and the ε at which half of the examples would break if "
-    "networks were linear. Where that radius grows and the accuracy at ε = {epsilon:.3g} does not, "
-    "the network bends inside the ball, and a penalty at its centre cannot see it."
+    "Sensitivity of the margin m on {n} test examples: its size; the share in directions that the "
+    "shipped denoiser takes for noise, as a mean over examples; how many would be right at ε = "
+    "{epsilon:.3g} if every logit was linear around each example, and how many are under PGD. The "
+    "difference of the last two is what the network bends inside the ball."
 )
 
 
 def geometry_table(runs: Sequence[RunResult]) -> Table | None:
     """Size and direction of the sensitivity, and what they promise, as means over seeds."""
-    kinds = dict.fromkeys(
-        (r.method, r.finetuned, r.variant) for r in runs if "geometry" in r.closer
-    )
+    known = [run for run in runs if "sensitivity" in run.closer]
+    groups: dict[str, list[RunResult]] = {}
+    for run in sorted(known, key=lambda run: (run.variant != "off", run.variant != "taser")):
+        groups.setdefault(_name(run), []).append(run)
+    order = list(dict.fromkeys((run.finetuned, run.method) for run in known))
     cells = []
-    for kind in kinds:
-        same = [r for r in runs if (r.method, r.finetuned, r.variant) == kind]
-        seen = [r.closer["geometry"] for r in same if "geometry" in r.closer]
+    for name, same in sorted(
+        groups.items(), key=lambda item: order.index((item[1][0].finetuned, item[1][0].method))
+    ):
+        seen = [run.closer["sensitivity"] for run in same]
         shares = [each["off_data"] for each in seen if each["off_data"] is not None]
         cells.append([
-            _name(same[0]), f"{mean(each['gradient'] for each in seen):.3g}",
+            name, f"{mean(each['gradient'] for each in seen):.3g}",
             f"{100 * mean(shares):.0f} %" if shares else "–",
-            f"{mean(each['radius'] for each in seen):.3g}", str(len(seen)),
+            f"{100 * mean(each['linear'] for each in seen):.1f} %",
+            f"{100 * mean(_under_pgd(run) for run in same):.1f} %", str(len(seen)),
         ])  # fmt: skip
     if not cells:
         return None
-    epsilon = runs[0].evaluations[0].threat.epsilon
+    epsilon = known[0].evaluations[0].threat.epsilon
     return Table(
-        ["run", "‖∇m‖", "off the data", "first-order radius", "seeds"], cells,
-        GEOMETRY.format(n=runs[0].closer["curve"]["n"], epsilon=epsilon),
+        ["run", "‖∇m‖", "off the data", "right if linear", "right under PGD", "seeds"], cells,
+        GEOMETRY.format(n=known[0].closer["curve"]["n"], epsilon=epsilon),
     )  # fmt: skip
+
+
+def _under_pgd(run: RunResult) -> float:
+    """The curve's accuracy at the ε of the table."""
+    curve, epsilon = run.closer["curve"], run.evaluations[0].threat.epsilon
+    nearest = min(range(len(curve["epsilons"])), key=lambda i: abs(curve["epsilons"][i] - epsilon))
+    return float(curve["accuracies"][nearest])
 
 
 def audit_table(runs: Sequence[RunResult]) -> Table | None:

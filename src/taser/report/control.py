@@ -1,23 +1,24 @@
-"""TASER against the isotropic penalty: as tuned, and over λ at equal clean accuracy."""
+"""TASER against the isotropic penalty: as set, and over λ at the same allowed loss."""
 
 from collections.abc import Iterator, Sequence
 
 from taser.studies.table_rows import Row
 
 from .finished import Finished
-from .frontier import families
+from .frontier import MARK, families
 from .method_findings import verdict
 from .method_table import MEASURES, emphasised, percent, title_of
 from .table import Table
 
 TUNED = (
-    "TASER minus the isotropic penalty, each as tuned, in points: paired 95 % intervals over the "
-    "examples, in bold where they exclude zero."
+    "TASER minus the isotropic penalty in points, at the settings of the table: paired 95 % "
+    "intervals over the examples, in bold where they exclude zero."
 )
 MATCHED = (
-    "Over all λ that were tried: the most robust of each penalty among those that lose at most so "
-    "much clean accuracy against the method alone, and TASER minus the isotropic one in points, "
-    "with paired 95 % intervals. Both were picked by these very figures, with equally many λ."
+    "Over all λ that were tried, equally many for both: the most robust of each penalty among "
+    "those that lose at most so many points of clean accuracy against the method alone, and TASER "
+    "minus the isotropic one, in points with a paired 95 % interval, in bold where it excludes "
+    "zero. Both were picked by these very figures, which the intervals do not know."
 )
 ALLOWED = (0.005, 0.01, 0.02, 0.05)  # of clean accuracy
 
@@ -34,7 +35,9 @@ def control_summary(study: Finished) -> list[str]:
     if not pairs:
         return []
     said = []
-    for words, change in (("ahead", "raised"), ("behind", "lowered"), ("level", "left")):
+    for words, change in (
+        ("ahead", "raised"), ("behind", "lowered"), ("not told apart", "left")
+    ):  # fmt: skip
         names = [
             title_of(row.method, row.finetuned)
             for row in pairs
@@ -43,7 +46,7 @@ def control_summary(study: Finished) -> list[str]:
         if names:
             said.append(f"{words} for {', '.join(names)}")
     attack = MEASURES.get(pairs[0].headline, pairs[0].headline)
-    return [f"Against the isotropic penalty, as tuned, under {attack}, TASER is {'; '.join(said)}."]
+    return [f"Against the isotropic penalty, under {attack}, TASER is {'; '.join(said)}."]
 
 
 def _against(study: Finished, baseline: str) -> list[Row]:
@@ -55,47 +58,51 @@ def _tuned(study: Finished) -> Table | None:
     pairs = [row for row in _against(study, "gradient") if row.variant == "taser"]
     if not pairs:
         return None
-    measures = [m for m in pairs[0].accuracy if m in MEASURES]
+    measures = list(pairs[0].accuracy)
     cells = [
         [title_of(row.method, row.finetuned), *(emphasised(row, m) for m in measures)]
         for row in pairs
     ]
-    return Table(["method", *(f"Δ {MEASURES[m]}" for m in measures)], cells, TUNED)
+    return Table(["method", *(f"Δ {MEASURES.get(m, m)}" for m in measures)], cells, TUNED)
 
 
 def _matched(study: Finished) -> Table | None:
-    found = [row for row in study.rows() if not row.finetuned]
-    cells = [
-        line
-        for method in dict.fromkeys(row.method for row in found)
-        for line in _levels(study, [row for row in found if row.method == method])
-    ]
+    methods = dict.fromkeys(run.method for run in study.runs)
+    cells = [line for method in methods for line in _levels(_comparable(study, method))]
     if not cells:
         return None
-    attack = MEASURES.get(found[0].headline, found[0].headline)
+    headline = study.rows()[0].headline
+    attack = MEASURES.get(headline, headline)
     headings = ["method", "clean loss allowed", "TASER: λ", "clean", attack, "isotropic: λ",
                 "clean", attack, f"Δ {attack}"]  # fmt: skip
     return Table(headings, cells, MATCHED)
 
 
-def _levels(study: Finished, rows: Sequence[Row]) -> Iterator[list[str]]:
+def _comparable(study: Finished, method: str) -> Finished:
+    """A method's runs from scratch over λ, of the seeds that are finished for all of them."""
+    own = [run for run in study.runs if run.method == method and not run.finetuned]
+    runs = [run for run in own if run.variant == "off" or MARK in run.variant]
+    seeds = [{run.seed for run in runs if run.variant == v} for v in {run.variant for run in runs}]
+    shared = set.intersection(*seeds) if seeds else set()
+    return Finished(study.queue, [run for run in runs if run.seed in shared])
+
+
+def _levels(study: Finished) -> Iterator[list[str]]:
     """A line for each allowance at which both penalties have something to offer."""
+    rows = study.rows() if study.runs else []
     curves, off = families(rows), [row for row in rows if row.variant == "off"]
-    if not off or not {"taser", "gradient"} <= curves.keys():
+    ours, theirs = (curves.get(name, []) for name in ("taser", "gradient"))
+    if not off or not ours or len(ours) != len(theirs):  # the luck of more draws
         return
     for allowed in ALLOWED:
         floor = off[0].accuracy["clean"].value - allowed
-        ours, theirs = (_most_robust(curves[name], floor) for name in ("taser", "gradient"))
-        if ours is None or theirs is None:
+        best, other = (_most_robust(curve, floor) for curve in (ours, theirs))
+        if best is None or other is None:
             continue
-        paired = next(
-            row
-            for row in study.rows(baseline=theirs.variant)
-            if (row.method, row.variant, row.finetuned) == (ours.method, ours.variant, False)
-        )
-        line = [title_of(ours.method), f"{100 * allowed:g}"]
-        for row in (ours, theirs):
-            line += [row.variant.split("=")[1], percent(row.accuracy["clean"].value),
+        paired = next(r for r in study.rows(baseline=other.variant) if r.variant == best.variant)
+        line = [title_of(best.method), f"{100 * allowed:g}"]
+        for row in (best, other):
+            line += [row.variant.split(MARK)[1], percent(row.accuracy["clean"].value),
                      percent(row.accuracy[row.headline].value)]  # fmt: skip
         yield [*line, emphasised(paired, paired.headline)]
 

@@ -37,7 +37,7 @@ def look_closer(
     x, y = test.rows(rows), test.y[rows]
     curve = accuracy_curve(model, x, y, threat=threat, progress=progress)
     found: dict[str, Any] = {
-        "curve": asdict(curve), "geometry": asdict(geometry(model, x, y, threat, score))
+        "curve": asdict(curve), "sensitivity": asdict(geometry(model, x, y, threat, score))
     }  # fmt: skip
     if score is not None:
         found["residuals"] = [round(r, 5) for r in residuals(model, x, y, score).tolist()]

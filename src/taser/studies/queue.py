@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
 
 PAUSE = 2.0  # seconds before asking again for what a job waits for
 NOTED = 5.0  # seconds between notes of how far a job is
+STALE = 900.0  # seconds after which a note is of a worker that died
 
 
 class NotYet(RuntimeError):
@@ -71,16 +73,25 @@ class Queue:
             return True
 
     def doing(self, name: str) -> str | None:
-        """How far a job is that some worker has in hand, by what that one wrote down."""
+        """How far a job is that some worker has in hand, by what that one wrote down lately."""
+        note = self.folder / name / "doing.txt"
         try:  # without the lock: a worker that meets it would pass the job by
-            return (self.folder / name / "doing.txt").read_text().strip()
-        except FileNotFoundError:
+            fresh = time.time() - note.stat().st_mtime < STALE
+            return note.read_text().strip() if fresh else None
+        except OSError:
             return None
+
+    def failed(self, name: str) -> bool:
+        """Whether a job could not be done, when it was last tried."""
+        return (self.folder / name / "error.txt").exists()
 
     def failures(self) -> dict[str, str]:
         """The messages of the jobs that could not be done."""
-        paths = sorted(self.folder.glob("*/error.txt"))
-        return {path.parent.name: path.read_text() for path in paths}
+        found = {}
+        for path in sorted(self.folder.glob("*/error.txt")):
+            with suppress(FileNotFoundError):  # it is being tried again
+                found[path.parent.name] = path.read_text()
+        return found
 
     def work(self, do: Work, names: Iterable[str], progress: Progress | None = None) -> None:
         """Do every job of these that is neither finished nor in another worker's hands.
@@ -117,7 +128,8 @@ class Queue:
                 else:
                     write_atomically(home / "result.json", json.dumps(result, indent=1))
                 finally:
-                    note.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        note.unlink(missing_ok=True)
                 return "over"
         except Taken:
             return "taken"
@@ -133,6 +145,7 @@ def _noted(note: Path, progress: Progress | None) -> Progress:
             progress(done, total, label)
         if time.monotonic() - last > NOTED:
             last = time.monotonic()
-            write_atomically(note, f"{label}, {done / max(total, 1):.0%}\n")
+            with suppress(OSError):  # a note is not worth a run
+                write_atomically(note, f"{done / max(total, 1):.0%} {label}\n")
 
     return tell

@@ -1,6 +1,7 @@
 """The paper's tables: methods without and with TASER and its control, trained and attacked."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from taser.evaluation import Evaluation, evaluate
 from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
 from taser.training.assemble import build_data, build_score
+from taser.training.config import RegulariserConfig
 
 from .closer import audited, look_closer, plain_network
 from .queue import NotYet, Progress, Queue
@@ -96,16 +98,21 @@ def _closer(
     """What the report shows of the run beside its accuracies."""
     model, test, judged = load_trained(folder / "run"), dataset.test, job["evaluation"]
     threat = Threat(judged["norm"], judged["epsilon"])
-    try:
-        score = build_score(config.regulariser, dataset)
-    except ValueError:  # none ships for these data, and the recipe names none
-        score = None
-    known = score if isinstance(score, DenoisingScore) else None
-    found = look_closer(model, test, threat, known, progress)
+    found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
     if job["audited"]:
         plain = plain_network(Queue(folder.parent), job["seed"])
         found["audit"] = audited(model, test, threat, job["audited"], plain, progress)
     return found
+
+
+def _reference_score(config: Config, dataset: Dataset) -> DenoisingScore | None:
+    """The same for all variants of a study: what ships for the data, else what the run has."""
+    for regulariser in (RegulariserConfig(), config.regulariser):
+        with suppress(ValueError):  # none ships, or the recipe names none
+            score = build_score(regulariser, dataset)
+            if isinstance(score, DenoisingScore):
+                return score
+    return None
 
 
 def results(queue: Queue) -> list["RunResult"]:

@@ -50,14 +50,14 @@ def run_workers(
 
 
 def standing(queue: Queue, names: Sequence[str]) -> tuple[int, int, str]:
-    """How many jobs are done, of how many, and what is in hand."""
+    """How many jobs are done, of how many, and which are in hand; in few words, beside a bar."""
     left = [name for name in names if not queue.finished(name)]
     notes = {name: queue.doing(name) for name in left}
-    failed = len(queue.failures().keys() & left)
+    failed = sum(queue.failed(name) for name in left)
     words = [f"{len(names) - len(left)} of {len(names)} runs"]
     words += [f"{failed} failed"] if failed else []
-    words += [f"{name}: {note}" for name, note in notes.items() if note]
-    return len(names) - len(left), len(names), " | ".join(words)
+    words += [f"{name} {note.split()[0]}" for name, note in notes.items() if note]
+    return len(names) - len(left), len(names), ", ".join(words)
 
 
 @contextmanager

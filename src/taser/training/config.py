@@ -148,7 +148,7 @@ class ValidationConfig:
     for adversarial methods and clean for standard training, whose first epochs are its most robust
     and its least useful; ties go by the other figure, then to the later. every: epochs; examples:
     how many of the validation part; steps: of the attack; patience: stop after so many validations
-    without a better one (None: never).
+    in which the chosen figure did not rise (None: never).
     """
 
     select: Literal["auto", "robust", "clean"] = "auto"

@@ -17,7 +17,8 @@ from .validation import Scores
 
 @dataclass
 class Progress:
-    """Steps done; the λ that "ratio" measured; the best validation and how many came after it.
+    """Steps done; the λ that "ratio" measured; the best validation, and how many came
+    since the figure that it is chosen by last rose.
 
     sums, summed: of the log's next line, which a checkpoint may come in the middle of.
     """

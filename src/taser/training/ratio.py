@@ -35,15 +35,14 @@ def gradient_ratio(
 
 @contextmanager
 def _whole(regulariser: Regulariser) -> Iterator[None]:
-    """R itself: in evaluation mode `every` skips no call, and a running centre stays."""
-    if not isinstance(regulariser, Taser):
-        yield
-        return
+    """R itself: in evaluation mode of the whole batch, in each call, and a running centre stays."""
+    penalty = regulariser.penalty if isinstance(regulariser, Taser) else regulariser
+    assert isinstance(penalty, nn.Module)
     try:
-        regulariser.penalty.eval()
+        penalty.eval()
         yield
     finally:
-        regulariser.penalty.train()
+        penalty.train()
 
 
 def gradient_norm(model: nn.Module, value: Tensor) -> float:

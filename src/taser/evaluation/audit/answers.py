@@ -61,4 +61,4 @@ def gradients(suspect: Suspect) -> Check:
 @torch.no_grad()
 def _outputs(trial: Trial, x: Tensor) -> Tensor:
     with quiet(trial.model):
-        return torch.cat([trial.model(rows).float() for rows in x.split(trial.batch_size)])
+        return torch.cat([trial.model(rows.clone()).float() for rows in x.split(trial.batch_size)])
