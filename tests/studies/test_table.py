@@ -221,7 +221,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
         ("off", False), ("off", True), ("taser", True)
     }  # fmt: skip
     assert "not audited: an audit takes at least 30 examples" in text
-    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 5
+    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 7
 
 
 def test_an_interval_knows_that_seeds_answer_the_same_examples() -> None:
