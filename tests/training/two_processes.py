@@ -36,7 +36,7 @@ STEPS: dict[str, dict[str, Any]] = {
     },
     "in parts, with a teacher": {
         "objective": {"name": "trades"}, "teacher": {"weight": 1.0}, "loop": {"accumulate": 2},
-        "regulariser": {"name": "gradient"},
+        "regulariser": {"name": "gradient", "fraction": 1.0},
     },
     "clipped": {"optimiser": {"clip": 0.1}},
 }  # fmt: skip
