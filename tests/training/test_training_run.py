@@ -120,8 +120,9 @@ def test_accumulated_parts_are_the_whole_batch(
     monkeypatch.setattr(PGD, "_begin", lambda _, x, __: x + 1e-3 * (50 * x).sin())
     for parts in (1, 3):
         config = small(
-            model=MLP, objective={**METHODS["trades+awp"]}, regulariser={"name": "gradient"},
-            teacher={"weight": 1.0}, optimiser={"name": "sgd", "rate": 0.05, "clip": 1.0},
+            model=MLP, objective={**METHODS["trades+awp"]}, teacher={"weight": 1.0},
+            regulariser={"name": "gradient", "fraction": 1.0},
+            optimiser={"name": "sgd", "rate": 0.05, "clip": 1.0},
             loop={"accumulate": parts, "epochs": 2},
         )  # fmt: skip
         train(config, tmp_path / str(parts))
