@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import mean
 
 from taser.studies.table import RunResult
+from taser.studies.table_rows import in_order
 
 from .method_table import title_of, variant_of
 from .table import Table
@@ -20,13 +21,10 @@ def geometry_table(runs: Sequence[RunResult]) -> Table | None:
     """Size and direction of the sensitivity, and what they promise, as means over seeds."""
     known = [run for run in runs if "sensitivity" in run.closer]
     groups: dict[str, list[RunResult]] = {}
-    for run in sorted(known, key=lambda run: (run.variant != "off", run.variant != "taser")):
+    for run in in_order(known):
         groups.setdefault(_name(run), []).append(run)
-    order = list(dict.fromkeys((run.finetuned, run.method) for run in known))
     cells = []
-    for name, same in sorted(
-        groups.items(), key=lambda item: order.index((item[1][0].finetuned, item[1][0].method))
-    ):
+    for name, same in groups.items():
         seen = [run.closer["sensitivity"] for run in same]
         shares = [each["off_data"] for each in seen if each["off_data"] is not None]
         cells.append([

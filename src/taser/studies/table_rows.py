@@ -46,18 +46,9 @@ class Row:
 
 
 def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:
-    """A row for each method and variant, methods as they come, "off" first of each, then "taser".
-
-    Gains are over `baseline`.
-    """
+    """A row for each method and variant, :func:`in_order`; gains are over `baseline`."""
     groups: dict[tuple[bool, str, str], list[RunResult]] = {}
-    methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
-
-    def place(run: RunResult) -> tuple[int, bool, bool]:
-        method = methods.index((run.finetuned, run.method))
-        return method, run.variant != "off", run.variant != "taser"
-
-    for run in sorted(runs, key=place):
+    for run in in_order(runs):
         groups.setdefault((run.finetuned, run.method, run.variant), []).append(run)
     found = []
     for (finetuned, method, variant), group in groups.items():
@@ -65,6 +56,17 @@ def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = 
         paired = _paired(group, off) if variant != baseline else ([], [])
         found.append(_row(method, variant, finetuned, group, paired, measures))
     return found
+
+
+def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Methods as they come, of each "off" first, then "taser"; a queue goes by names."""
+    methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
+
+    def place(run: RunResult) -> tuple[int, bool, bool]:
+        method = methods.index((run.finetuned, run.method))
+        return method, run.variant != "off", run.variant != "taser"
+
+    return sorted(runs, key=place)
 
 
 def _paired(
