@@ -1,7 +1,7 @@
 """TASER as a term of a loss, against residuals made of finite differences."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def differences(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tenso
 
 
 @pytest.mark.parametrize("operator", ["first_order", "langevin"])
-@pytest.mark.parametrize("at", ["clean", "noised", "mixed"])
+@pytest.mark.parametrize("at", get_args(At))
 def test_the_residual_is_asked_where_it_says(at: At, operator: Operator) -> None:
     case = cases.case("mlp")
     penalty = taser.SteinPenalty(operator=operator, backend="exact")
@@ -59,8 +59,10 @@ def test_the_residual_is_asked_where_it_says(at: At, operator: Operator) -> None
         case.x.shape, dtype=case.x.dtype, generator=torch.Generator().manual_seed(3)
     )
     moved = case.x + SIGMA * noise
-    points = {"clean": case.x, "noised": moved, "mixed": case.x}[at]
+    points = moved if at == "noised" else case.x
     s = score_of(case.x if at == "clean" else moved)
+    if at == "paired":
+        s = (s - score_of(case.x - SIGMA * noise)) / 2
     gradient, laplacian = differences(Probed(case.model, Margin(), case.y), points)
     r = (s.flatten(1) * gradient).sum(1)
     if operator == "langevin":
@@ -68,12 +70,13 @@ def test_the_residual_is_asked_where_it_says(at: At, operator: Operator) -> None
     torch.testing.assert_close(value, (r - r.mean()).square().mean(), rtol=1e-6, atol=0)
 
 
-def test_mixed_is_the_part_of_the_noise_that_is_recognised() -> None:
-    """Its drift is −(1/σ) ε̂·∇f(x), ε̂ = (x + σε − D)/σ: all of ε when D gives x back."""
+@pytest.mark.parametrize("at", ["mixed", "paired"])
+def test_the_drift_is_the_part_of_the_noise_that_is_recognised(at: At) -> None:
+    """−(1/σ) ε̂·∇f(x), ε̂ = (x + σε − D)/σ: all of ε when D gives x back."""
     case = cases.case("mlp")
     perfect = DenoisingScore(lambda _, __: case.x, SIGMA)
     penalty = taser.SteinPenalty(operator="first_order", backend="exact", center="none")
-    value = Taser(penalty, perfect, "mixed")(
+    value = Taser(penalty, perfect, at)(
         case.model, case.x, case.y, generator=torch.Generator().manual_seed(0)
     )
     noise = torch.randn(
@@ -82,6 +85,21 @@ def test_mixed_is_the_part_of_the_noise_that_is_recognised() -> None:
     gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
     r = -(noise * gradient).sum(1) / SIGMA
     torch.testing.assert_close(value, r.square().mean(), rtol=1e-6, atol=0)
+
+
+def test_pairs_do_not_see_what_the_denoiser_says_of_the_image_itself() -> None:
+    """A denoiser that is wrong by the same at every noise: mixed residuals have it, paired not."""
+    case = cases.case("mlp")
+    biased = DenoisingScore(lambda _, __: case.x + 0.05, SIGMA)
+    unbiased = DenoisingScore(lambda _, __: case.x, SIGMA)
+    penalty = taser.SteinPenalty(operator="first_order", backend="exact", center="none")
+
+    def value(score: DenoisingScore, at: At) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return Taser(penalty, score, at)(case.model, case.x, case.y, generator=generator)
+
+    torch.testing.assert_close(value(biased, "paired"), value(unbiased, "paired"))
+    assert abs(value(biased, "mixed") / value(unbiased, "mixed") - 1) > 0.1
 
 
 class Counting:
@@ -98,13 +116,14 @@ class Counting:
         return x + 0.1, self(x)
 
 
-@pytest.mark.parametrize("at", ["clean", "noised", "mixed"])
+@pytest.mark.parametrize("at", get_args(At))
 def test_the_score_rests_where_nothing_is_computed(at: At) -> None:
     case, score = cases.case("mlp"), Counting()
     regulariser = Taser(taser.SteinPenalty(every=3, fraction=0.5), score, at)
     values = [float(regulariser(case.model, case.x, case.y).detach()) for _ in range(6)]
     assert [value > 0 for value in values] == [True, False, False] * 2
-    assert score.asked == [2, 2]  # half of the batch of four, at each third call
+    asked = [2, 2] if at == "paired" else [2]  # half of the batch of four
+    assert score.asked == asked * 2  # at each third call
 
 
 def test_cached_scores_take_the_place_of_a_model() -> None:
@@ -129,5 +148,5 @@ def test_wrong_options() -> None:
     with pytest.raises(ValueError, match=r"at should be one of .*'noised'"):
         Taser(taser.SteinPenalty(), Counting(), "noisy")  # type: ignore[arg-type]
     gaussian = taser.scores.Gaussian(torch.zeros(2))
-    with pytest.raises(ValueError, match=r"at='mixed' needs a score that can draw.*got Gaussian"):
-        Taser(taser.SteinPenalty(), gaussian, "mixed")
+    with pytest.raises(ValueError, match=r"at='paired' needs a score that can draw.*got Gaussian"):
+        Taser(taser.SteinPenalty(), gaussian, "paired")

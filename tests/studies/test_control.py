@@ -34,6 +34,14 @@ def test_as_tuned(tmp_path: Path) -> None:
     ]
 
 
+def test_every_other_penalty_is_compared_with(tmp_path: Path) -> None:
+    runs = [run("off", 10), run("taser", 60), run("the paper's way", 50)]
+    (table,) = control_tables(study(tmp_path, runs))
+    assert [row[:2] for row in table.rows] == [["PGD", "the paper's way"]]
+    assert table.rows[0][table.headings.index("Δ AA")].startswith("**+10.0 [")
+    assert control_summary(study(tmp_path, runs)) == []  # which is of the isotropic penalty alone
+
+
 def test_without_a_control_nothing_is_said(tmp_path: Path) -> None:
     alone = study(tmp_path, [run("off", 10), run("taser", 60)])
     assert control_tables(alone) == []
@@ -85,4 +93,4 @@ def test_attacks_of_other_names_are_compared_too(tmp_path: Path) -> None:
         attacks["pgd"] = attacks.pop("autoattack")
         del attacks["spsa"]
     (table,) = control_tables(study(tmp_path, runs))
-    assert table.headings == ["method", "Δ clean", "Δ pgd"]
+    assert table.headings == ["method", "against", "Δ clean", "Δ pgd"]

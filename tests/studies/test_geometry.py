@@ -36,12 +36,12 @@ def data() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("slope", [(2.0, 0.0), (0.0, 3.0), (1.0, 1.0)])
 def test_the_share_off_the_data(slope: tuple[float, float]) -> None:
-    """Across the line ε̂ = ε; along it ε̂ = σ(x₀ + σε)/(spread² + σ²)."""
+    """Across the line ε̂ = ε; along it ε̂ = σ²ε/(spread² + σ²), whatever x is."""
     x, y = data()
     found = geometry(linear(slope), x, y, Threat(), DenoisingScore(flat, SIGMA))
     along, across = (s**2 for s in slope)
-    drawn = SIGMA**2 / (SPREAD**2 + SIGMA**2) ** 2 * (float(x[:, 0].square().mean()) + SIGMA**2)
-    wanted = (along * drawn + across) / (along + across)
+    kept = SIGMA**2 / (SPREAD**2 + SIGMA**2)
+    wanted = (along * kept**2 + across) / (along + across)
     assert found.gradient == pytest.approx(math.sqrt(along + across))
     # (ε̂·g)² is at most as noisy as a chi-squared number of one degree: √2 of its mean.
     assert found.off_data == pytest.approx(wanted, rel=4 * math.sqrt(2 / (N * DRAWS)))

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from taser.scores import Score
+from taser.scores.paired import NoisedScore, paired
 from taser.stein import SharedPass, SteinPenalty
 from taser.stein.field import Field
 
 from .objective import Model
 
-At = Literal["clean", "noised", "mixed"]
+At = Literal["clean", "noised", "mixed", "paired"]
 
 
 class Regulariser(Protocol):
@@ -29,14 +30,6 @@ class Regulariser(Protocol):
     ) -> Tensor: ...
 
 
-class NoisedScore(Protocol):
-    """A score that can draw noised points: x ↦ (x + σε, s_σ(x + σε))."""
-
-    def noised(
-        self, x: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]: ...
-
-
 class Taser(nn.Module):
     """The Stein penalty of the clean batch, never of adversarial inputs.
 
@@ -44,7 +37,9 @@ class Taser(nn.Module):
         "clean": at x with s(x), as in the paper; the score may come from a cache. "noised": at
         x + σε with s_σ(x + σε), where E[r] = 0 holds. "mixed": the model at x, the score at
         x + σε: its drift is −(1/σ) ε̂·∇f(x), with ε̂ the part of the noise that the denoiser
-        recognises, the part off the data.
+        recognises, the part off the data. "paired": half the difference of that at x + σε and at
+        x − σε, so that what the denoiser says of x itself, whatever the noise, drops out and
+        E[r] = 0 holds for every x.
     """
 
     def __init__(
@@ -90,7 +85,10 @@ class Taser(nn.Module):
                 if not callable(self.score):
                     raise ValueError("at='clean' needs a score model, or s with each batch")
                 return x, self.score(x)
-            moved, s = self.score.noised(x, generator)  # type: ignore[union-attr]
+            score: NoisedScore = self.score  # type: ignore[assignment]  # by the check above
+            if self.at == "paired":
+                return x, paired(score, x, generator)
+            moved, s = score.noised(x, generator)
             return (x if self.at == "mixed" else moved), s
 
         return field

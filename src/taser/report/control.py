@@ -1,4 +1,4 @@
-"""TASER against the isotropic penalty: as set, and over λ at the same allowed loss."""
+"""TASER against other penalties as set, and the isotropic one over λ at the same allowed loss."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,12 +7,12 @@ from taser.studies.table_rows import Row
 from .finished import Finished
 from .frontier import MARK, families
 from .method_findings import verdict
-from .method_table import MEASURES, emphasised, percent, title_of
+from .method_table import MEASURES, emphasised, percent, title_of, variant_of
 from .table import Table
 
 TUNED = (
-    "TASER minus the isotropic penalty in points, at the settings of the table: paired 95 % "
-    "intervals over the examples, in bold where they exclude zero."
+    "TASER minus another penalty in points, at the settings of the table: paired 95 % intervals "
+    "over the examples, in bold where they exclude zero."
 )
 MATCHED = (
     "Over all λ that were tried, equally many for both: the most robust of each penalty among "
@@ -31,7 +31,7 @@ def control_tables(study: Finished) -> list[Table]:
 
 def control_summary(study: Finished) -> list[str]:
     """One sentence: where TASER is ahead of the isotropic penalty, and where behind."""
-    pairs = [row for row in _against(study, "gradient") if row.variant == "taser"]
+    pairs = _against(study, "gradient")
     if not pairs:
         return []
     said = []
@@ -50,20 +50,25 @@ def control_summary(study: Finished) -> list[str]:
 
 
 def _against(study: Finished, baseline: str) -> list[Row]:
-    """The rows whose gain over `baseline` is known."""
-    return [row for row in study.rows(baseline=baseline) if row.gain is not None]
+    """TASER's rows with their gain over `baseline`, where a method has both."""
+    rows = study.rows(baseline=baseline)
+    return [row for row in rows if row.variant == "taser" and row.gain is not None]
 
 
 def _tuned(study: Finished) -> Table | None:
-    pairs = [row for row in _against(study, "gradient") if row.variant == "taser"]
+    variants = dict.fromkeys(run.variant for run in study.runs)
+    others = [v for v in variants if v not in ("off", "taser") and MARK not in v]
+    pairs = [(other, row) for other in others for row in _against(study, other)]
     if not pairs:
         return None
-    measures = list(pairs[0].accuracy)
+    measures = list(pairs[0][1].accuracy)
     cells = [
-        [title_of(row.method, row.finetuned), *(emphasised(row, m) for m in measures)]
-        for row in pairs
-    ]
-    return Table(["method", *(f"Δ {MEASURES.get(m, m)}" for m in measures)], cells, TUNED)
+        [title_of(row.method, row.finetuned), variant_of(other),
+         *(emphasised(row, m) for m in measures)]
+        for other, row in pairs
+    ]  # fmt: skip
+    headings = ["method", "against", *(f"Δ {MEASURES.get(m, m)}" for m in measures)]
+    return Table(headings, cells, TUNED)
 
 
 def _matched(study: Finished) -> Table | None:

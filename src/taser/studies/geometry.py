@@ -9,6 +9,7 @@ from taser.attacks import Threat
 from taser.attacks.pgd import outputs_and_gradient
 from taser.probes import Logit, Margin
 from taser.scores import DenoisingScore
+from taser.scores.paired import paired
 from taser.stein.guards import frozen
 
 DRAWS = 16  # of the noise for each example
@@ -16,14 +17,15 @@ DRAWS = 16  # of the noise for each example
 
 @dataclass(frozen=True)
 class Geometry:
-    """Of n test examples, with m the smooth margin and σs(x + σε) = −ε̂.
+    """Of n test examples, with m the smooth margin and ε̂ = −σ(s(x + σε) − s(x − σε))/2.
 
     gradient
         The root mean square of ‖∇m‖.
     off_data
         The mean of E_ε(ε̂·∇m)²/‖∇m‖²: how much of an example's sensitivity lies in directions that
         the denoiser takes for noise. One where it knows all noise for noise, near zero along the
-        data. No rescaling of the network changes it. None without a score.
+        data. No rescaling of the network changes it. None without a score. In pairs, because what
+        a denoiser says of x itself is no share of anything: with it a network had 197 %.
     linear
         The share of the examples that would be right under the worst allowed change, if every logit
         was linear around them.
@@ -77,7 +79,7 @@ def _largest_rise(g: Tensor, x: Tensor, threat: Threat) -> Tensor:
 def _off_data(x: Tensor, g: Tensor, score: DenoisingScore) -> Tensor:
     """E_ε(ε̂·g)²/‖g‖² of each example, zero where there is no sensitivity: (n,)."""
     generator = torch.Generator(x.device).manual_seed(0)
-    along = [(score.sigma * score.noised(x, generator)[1].flatten(1) * g).sum(1).square()
+    along = [(score.sigma * paired(score, x, generator).flatten(1) * g).sum(1).square()
              for _ in range(DRAWS)]  # fmt: skip
     squared = g.square().sum(1)
     return torch.where(squared > 0, torch.stack(along).mean(0) / squared, torch.zeros_like(squared))

@@ -90,7 +90,7 @@ class RegulariserConfig:
     weight: float = 1.0
     unit: Literal["raw", "noise", "paper", "ratio"] = "raw"
     ramp: float = 0.1
-    at: Literal["auto", "clean", "noised", "mixed"] = "auto"
+    at: Literal["auto", "clean", "noised", "mixed", "paired"] = "auto"
     operator: Literal["langevin", "first_order"] = "first_order"
     backend: Literal["auto", "difference", "reverse", "piecewise_linear", "exact"] = "auto"
     probes: int = 1
