@@ -31,7 +31,7 @@ def finetune(model: nn.Module, lam: float, *, alpha: float = 1.0, epochs: int = 
     optimiser = torch.optim.Adam(student.parameters(), lr=1e-3)
     objective = Standard()  # or objectives.PGD, TRADES, MART: the loop stays the same
     score = taser.scores.pretrained("digits").at(timestep=50)
-    penalty = Taser(taser.SteinPenalty(operator="first_order"), score, at="mixed")
+    penalty = Taser(taser.SteinPenalty(operator="first_order"), score, at="paired")
     batches = taser.data.Batches(digits.train, 64, seed=0)
     for _ in range(epochs):
         for x, y, *_ in batches:

@@ -25,7 +25,7 @@ PENALTY: dict[str, list[str]] = {
     "the paper's way": PAPER,
     "first order alone": [*PAPER, "regulariser.operator=first_order"],
     "first order by differences": [*TASER, "regulariser.at=clean"],
-    "+ score at noised points": TASER,
+    "+ scores in pairs": TASER,
     "+ a quarter of the batch (default)": ["regulariser.name=taser"],
     "+ every second step": ["regulariser.name=taser", "regulariser.every=2"],
 }
