@@ -134,6 +134,15 @@ def test_normalised_scores_have_one_size_at_every_timestep(
     torch.testing.assert_close(s, scaled.factor * own)
 
 
+def test_pairs_are_the_noise_that_is_recognised(data: GaussianData, x: Tensor) -> None:
+    """A Gaussian's score is linear: −Jε/σ, J = −σ²∇s, with nothing of x itself."""
+    score = DenoisingScore(data.posterior_mean, 0.3)
+    s = score.paired(x, generator(1))
+    moved, _ = score.noised(x, generator(1))
+    torch.testing.assert_close(s, score(moved) - score(x))  # ∇s·σε
+    torch.testing.assert_close(Scaled(score, 2.0).paired(x, generator(1)), 2 * s)
+
+
 def test_scaled_scores_carry_no_graph(x: Tensor) -> None:
     """Even of a network that forgot to detach."""
     network = torch.nn.Linear(3, 3).double()

@@ -35,6 +35,15 @@ def test_white_has_the_size_and_no_direction(x: torch.Tensor) -> None:
     assert cosine.abs().max() < 0.5  # of random directions in 64 dimensions, std 1/8: four of them
 
 
+def test_pairs_are_replaced_as_a_whole(x: torch.Tensor) -> None:
+    own = pretrained("digits").at(timestep=50)
+    draw = [torch.Generator().manual_seed(1) for _ in range(3)]
+    s, white, other = (score.paired(x, generator) for score, generator in zip(
+        (own, Replaced(own, "white"), Replaced(own, "shuffled")), draw, strict=True))  # fmt: skip
+    torch.testing.assert_close(white.flatten(1).norm(dim=1), s.flatten(1).norm(dim=1))
+    assert torch.equal(other, s.roll(1, 0))
+
+
 def test_named_in_a_recipe() -> None:
     config = read_recipe("digits/pgd", ["regulariser.replaced=white"])
     score = build_score(config.regulariser, build_data(config.data))

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from taser.scores import Score
-from taser.scores.paired import NoisedScore, paired
 from taser.stein import SharedPass, SteinPenalty
 from taser.stein.field import Field
 
@@ -30,6 +29,16 @@ class Regulariser(Protocol):
     ) -> Tensor: ...
 
 
+class NoisedScore(Protocol):
+    """A score that can draw noised points: x ↦ (x + σε, s(x + σε)), and pairs of them."""
+
+    def noised(
+        self, x: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+
+
 class Taser(nn.Module):
     """The Stein penalty of the clean batch, never of adversarial inputs.
 
@@ -48,7 +57,7 @@ class Taser(nn.Module):
         super().__init__()
         if at not in get_args(At):
             raise ValueError(f"at should be one of {get_args(At)}; got {at!r}")
-        if at != "clean" and not hasattr(score, "noised"):
+        if at != "clean" and not hasattr(score, "paired" if at == "paired" else "noised"):
             raise ValueError(
                 f"at={at!r} needs a score that can draw noised points, such as "
                 f"Denoiser(…).at(timestep=50); got {type(score).__name__}"
@@ -87,7 +96,7 @@ class Taser(nn.Module):
                 return x, self.score(x)
             score: NoisedScore = self.score  # type: ignore[assignment]  # by the check above
             if self.at == "paired":
-                return x, paired(score, x, generator)
+                return x, score.paired(x, generator)
             moved, s = score.noised(x, generator)
             return (x if self.at == "mixed" else moved), s
 

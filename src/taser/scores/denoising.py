@@ -44,6 +44,16 @@ class DenoisingScore(nn.Module):
         moved = x + self.sigma * noise
         return moved, self(moved)
 
+    @torch.no_grad()
+    def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(s(x + σε) − s(x − σε))/2 for a draw of ε, (B, *) → (B, *); its mean over ε is zero.
+
+        About −Jε/σ, with J = −σ²∇s the directions that the denoiser takes for noise. What it says
+        of x itself, whatever the noise, drops out: that can be many times the rest.
+        """
+        moved, s = self.noised(x, generator)
+        return (s - self(2 * x - moved)) / 2
+
     def __repr__(self) -> str:
         """One line: the layers of a diffusion model would fill pages."""
         size = sum(parameter.numel() for parameter in self.parameters()) / 1e6
@@ -73,6 +83,10 @@ class Scaled(nn.Module):
         """The noised points as they are, and their scores scaled."""
         moved, s = self.score.noised(x, generator)
         return moved, self.factor * s
+
+    def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Half the difference of two scores, scaled."""
+        return self.factor * self.score.paired(x, generator)
 
     def extra_repr(self) -> str:
         return f"factor={self.factor:g}"

@@ -44,6 +44,10 @@ class Replaced(nn.Module):
         moved, s = self.score.noised(x, generator)
         return moved, self._instead(s, generator)
 
+    def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What stands for half the difference of two scores."""
+        return self._instead(self.score.paired(x, generator), generator)
+
     def _instead(self, s: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.with_ == "shuffled":
             return s.roll(1, 0)  # batches are in random order: the neighbour is any other input

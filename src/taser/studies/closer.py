@@ -14,7 +14,6 @@ from taser.evaluation.audit import audit
 from taser.evaluation.curve import accuracy_curve
 from taser.probes import Margin, Probed
 from taser.scores import DenoisingScore
-from taser.scores.paired import paired
 from taser.stein import stein_residual
 from taser.stein.guards import frozen
 from taser.training import load_trained
@@ -48,7 +47,7 @@ def look_closer(
 @torch.no_grad()
 def residuals(model: nn.Module, x: Tensor, y: Tensor, score: DenoisingScore) -> Tensor:
     """σ s·∇m(x) with s in pairs: TASER's first-order residual in units of noise, (n,)."""
-    s = paired(score, x, torch.Generator().manual_seed(0))
+    s = score.paired(x, torch.Generator().manual_seed(0))
     with frozen(model):
         r = stein_residual(
             Probed(model, Margin(), y), x, s, operator="first_order", backend="reverse"

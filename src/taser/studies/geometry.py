@@ -9,7 +9,6 @@ from taser.attacks import Threat
 from taser.attacks.pgd import outputs_and_gradient
 from taser.probes import Logit, Margin
 from taser.scores import DenoisingScore
-from taser.scores.paired import paired
 from taser.stein.guards import frozen
 
 DRAWS = 16  # of the noise for each example
@@ -79,7 +78,7 @@ def _largest_rise(g: Tensor, x: Tensor, threat: Threat) -> Tensor:
 def _off_data(x: Tensor, g: Tensor, score: DenoisingScore) -> Tensor:
     """E_ε(ε̂·g)²/‖g‖² of each example, zero where there is no sensitivity: (n,)."""
     generator = torch.Generator(x.device).manual_seed(0)
-    along = [(score.sigma * paired(score, x, generator).flatten(1) * g).sum(1).square()
+    along = [(score.sigma * score.paired(x, generator).flatten(1) * g).sum(1).square()
              for _ in range(DRAWS)]  # fmt: skip
     squared = g.square().sum(1)
     return torch.where(squared > 0, torch.stack(along).mean(0) / squared, torch.zeros_like(squared))

@@ -159,7 +159,7 @@ def build_regulariser(
     score = build_score(config, dataset)
     if config.at != "auto":
         return Taser(penalty, score, config.at)
-    return Taser(penalty, score, "paired" if hasattr(score, "noised") else "clean")
+    return Taser(penalty, score, "paired" if hasattr(score, "paired") else "clean")
 
 
 def unit_of(config: RegulariserConfig, regulariser: Regulariser | None) -> float:
