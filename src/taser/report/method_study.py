@@ -68,7 +68,7 @@ def write(
     sections: list[Section] = [
         ("Accuracy", ours),
         *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
-        *([("Against the isotropic penalty", against)] if against else []),
+        *([("Against other penalties", against)] if against else []),
         *([("Training", [Picture(png(training_figure(logs)), CURVES)])] if logs else []),
         *extra, *looked, *search_section(study.queue),
         *([("Beside the paper", beside)] if paper else []),
