@@ -37,11 +37,12 @@ def test_white_has_the_size_and_no_direction(x: torch.Tensor) -> None:
 
 def test_pairs_are_replaced_as_a_whole(x: torch.Tensor) -> None:
     own = pretrained("digits").at(timestep=50)
-    draw = [torch.Generator().manual_seed(1) for _ in range(3)]
-    s, white, other = (score.paired(x, generator) for score, generator in zip(
-        (own, Replaced(own, "white"), Replaced(own, "shuffled")), draw, strict=True))  # fmt: skip
+    s, white, shuffled = (
+        score.paired(x, torch.Generator().manual_seed(1))
+        for score in (own, Replaced(own, "white"), Replaced(own, "shuffled"))
+    )
     torch.testing.assert_close(white.flatten(1).norm(dim=1), s.flatten(1).norm(dim=1))
-    assert torch.equal(other, s.roll(1, 0))
+    assert torch.equal(shuffled, s.roll(1, 0))
 
 
 def test_named_in_a_recipe() -> None:

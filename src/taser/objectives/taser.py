@@ -48,7 +48,7 @@ class Taser(nn.Module):
         x + σε: its drift is −(1/σ) ε̂·∇f(x), with ε̂ the part of the noise that the denoiser
         recognises, the part off the data. "paired": half the difference of that at x + σε and at
         x − σε, so that what the denoiser says of x itself, whatever the noise, drops out and
-        E[r] = 0 holds for every x.
+        the drift has the mean zero for every x.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Taser(nn.Module):
                 if not callable(self.score):
                     raise ValueError("at='clean' needs a score model, or s with each batch")
                 return x, self.score(x)
-            score: NoisedScore = self.score  # type: ignore[assignment]  # by the check above
+            score: NoisedScore = self.score  # type: ignore[assignment]  # as __init__ checked
             if self.at == "paired":
                 return x, score.paired(x, generator)
             moved, s = score.noised(x, generator)
