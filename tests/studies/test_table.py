@@ -243,13 +243,13 @@ def test_latex_escapes_what_it_would_read_as_its_own() -> None:
 
 
 def searched(folder: Path) -> Queue:
-    """A queue whose search tried the same weights for both penalties."""
+    """A queue whose search tried the same settings for both penalties."""
     queue = Queue(folder)
-    weights = [["regulariser.weight=1"], ["regulariser.weight=2"]]
+    tried = [["regulariser.weight=1"], ["regulariser.weight=1", "regulariser.timestep=400"]]
     config = TableConfig(
         methods=("pgd",),
         variants={"off": [], "taser": [], "gradient": []},
-        search=Search(candidates={"off": [[]], "taser": weights, "gradient": weights}),
+        search=Search(candidates={"off": [[]], "taser": tried, "gradient": tried}),
     )
     queue.add(config.jobs())
     return queue
@@ -257,16 +257,17 @@ def searched(folder: Path) -> Queue:
 
 def test_what_a_search_took_is_told_by_variant(tmp_path: Path) -> None:
     queue = searched(tmp_path)
-    for variant, weight in (("taser", 1), ("gradient", 2)):
-        result = {"chosen": [f"regulariser.weight={weight}"]}
+    for variant, own in (("taser", []), ("gradient", ["regulariser.timestep=400"])):
+        result = {"chosen": ["optimiser.rate=0.1", "regulariser.weight=1", *own]}
         home = tmp_path / f"0-2-train-1-pgd-{variant}"
         (home / "result.json").write_text(json.dumps(result))
     ((_, (found,)),) = search_section(queue)
     assert isinstance(found, Table)
     taken = {(row[1], row[2]) for row in found.rows if row[-1] == "taken"}
     assert taken == {
-        ("+ TASER", "regulariser.weight=1"), ("+ ‖∇m‖²", "regulariser.weight=2")
-    }  # fmt: skip
+        ("+ TASER", "regulariser.weight=1"),
+        ("+ ‖∇m‖²", "regulariser.weight=1, regulariser.timestep=400"),
+    }
 
 
 def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
@@ -278,6 +279,7 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
     page, lines = method_study.write(study, tmp_path, title="So far")
     assert "Stein residuals" not in page.read_text()
     assert "Where sensitivity points" not in page.read_text()
+    assert "Runs for the search" in (tmp_path / "table.md").read_text()
     assert lines == ["No run with TASER is finished yet."]
 
 

@@ -30,8 +30,8 @@ def search_section(queue: Queue) -> list[tuple[str, Sequence[Block]]]:
     for name, job in tried.items():
         found, candidate = queue.result(name), job["candidate"]
         figures = [percent(found[m]) for m in ("clean", "robust")] if found else ["", ""]
-        chosen = taken.get((job["method"], job["variant"]), [])
-        own = bool(candidate) and all(override in chosen for override in candidate)
+        chosen = taken.get((job["method"], job["variant"]), [])  # after the findings of "off"
+        own = bool(candidate) and chosen[-len(candidate) :] == candidate
         cells.append([
             title_of(job["method"]), variant_of(job["variant"]), ", ".join(candidate), *figures,
             "taken" if own else "",

@@ -64,19 +64,19 @@ def write(
     against = control_tables(study)
     lines = [*conclusion, *summary(found), *control_summary(study), *closing]
     frontier, logs = draw_frontier(found), _logs(study.queue)
-    looked = closer.sections(study)
+    looked, searched = closer.sections(study), search_section(study.queue)
     sections: list[Section] = [
         ("Accuracy", ours),
         *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
         *([("Against other penalties", against)] if against else []),
         *([("Training", [Picture(png(training_figure(logs)), CURVES)])] if logs else []),
-        *extra, *looked, *search_section(study.queue),
+        *extra, *looked, *searched,
         *([("Beside the paper", beside)] if paper else []),
         ("Findings of the evaluation", _findings(study.runs)),
         ("Configuration and versions", _configuration(study)),
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
-    further = [b for _, blocks in (*extra, *looked) for b in blocks if isinstance(b, Table)]
+    further = [b for _, blocks in (*extra, *looked, *searched) for b in blocks if isinstance(b, Table)]
     every = [*ours, *against, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
