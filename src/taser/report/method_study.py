@@ -76,7 +76,9 @@ def write(
         ("Configuration and versions", _configuration(study)),
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
-    further = [b for _, blocks in (*extra, *looked, *searched) for b in blocks if isinstance(b, Table)]
+    further = [
+        b for _, blocks in (*extra, *looked, *searched) for b in blocks if isinstance(b, Table)
+    ]
     every = [*ours, *against, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
