@@ -162,6 +162,8 @@ def test_an_override_keeps_the_other_options_of_a_model() -> None:
         ("loop.epoch=3", r"there is no loop.epoch \(did you mean 'epochs'\?\); the keys are"),
         ("loop.epochs=many", "loop.epochs should be a whole number; got 'many'"),
         ("loop.epochs=[1", r"the value in loop.epochs=\[1 is not YAML"),
+        ("regulariser.ramp=2", "regulariser.ramp is a share, from 0 to 1; got 2"),
+        ("schedule.warmup=-0.1", "schedule.warmup is a share, from 0 to 1; got -0.1"),
         ("loop.epochs.more=1", "loop.epochs has no keys of its own"),
         ("model.optoins.depth=1", r"there is no model.optoins \(did you mean 'options'\?\)"),
     ],

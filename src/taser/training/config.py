@@ -106,6 +106,9 @@ class RegulariserConfig:
     replaced: Literal["none", "shuffled", "white"] = "none"
     cache: str | None = None
 
+    def __post_init__(self) -> None:
+        _shares("regulariser", ramp=self.ramp)
+
 
 @dataclass(frozen=True)
 class OptimiserConfig:
@@ -131,6 +134,9 @@ class ScheduleConfig:
     final: float = 0.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _shares("schedule", warmup=self.warmup, final=self.final)
 
 
 @dataclass(frozen=True)
@@ -213,3 +219,9 @@ def _positive(section: str, **counts: int) -> None:
     for key, count in counts.items():
         if count < 1:
             raise ValueError(f"{section}.{key} should be at least 1; got {count}")
+
+
+def _shares(section: str, **shares: float) -> None:
+    for key, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"{section}.{key} is a share, from 0 to 1; got {share}")
