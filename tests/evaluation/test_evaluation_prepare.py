@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attacks.victims import digits, seeded, undefended
 from taser.attacks import Model, cross_entropy, input_gradient, margin
-from taser.evaluation.prepare import AT_ONCE, _same, prepare
+from taser.evaluation.prepare import VALUES, _same, prepare
 from taser.models import Folded, build
 
 
@@ -44,7 +44,7 @@ def test_batch_norms_are_folded_and_outputs_stay(make) -> None:
     assert done_to(prepared) == (True, True)
     assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
     same(model, prepared, x, y)
-    more = torch.rand(AT_ONCE + 7, 1, 8, 8, generator=seeded())
+    more = torch.rand(VALUES // 64 + 7, 1, 8, 8, generator=seeded())
     same(model, prepared, more, torch.zeros(len(more), dtype=torch.int64))
     assert all(torch.equal(kept[name], t) for name, t in model.state_dict().items())
 

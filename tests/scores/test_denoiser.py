@@ -137,10 +137,15 @@ def test_the_shipped_denoiser_beats_the_best_linear_one() -> None:
         pretrained("imagenet")
 
 
-def test_the_shipped_denoiser_for_cifar10_takes_noise_away() -> None:
+@pytest.mark.parametrize(
+    ("name", "shape", "level"), [("cifar10", (3, 32, 32), 0.4), ("fashion-mnist", (1, 28, 28), 0.0)]
+)
+def test_the_shipped_denoisers_take_noise_away(
+    name: str, shape: tuple[int, ...], level: float
+) -> None:
     """Even from flat pictures, which are no photographs: most of the noise at t = 50."""
-    clean = torch.full((4, 3, 32, 32), 0.4)
-    score = pretrained("cifar10").at(timestep=50)
+    clean = torch.full((4, *shape), level)
+    score = pretrained(name).at(timestep=50)
     noised, s = score.noised(clean, generator())
     assert (noised + score.sigma**2 * s - clean).square().mean() < 0.2 * score.sigma**2
 
@@ -166,6 +171,12 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
         (lambda: Denoiser((8, 8)), r"\(C, H, W\) or \(d,\)"),
         (lambda: Denoiser((4,), std=0.0), "positive"),
         (lambda: Denoiser((4,))(torch.zeros(2, 5), 0.1), r"\(4,\); got \(5,\)"),
+        (
+            lambda: Denoiser((1, 28, 28), multipliers=(1, 2, 2), patch=2)(
+                torch.zeros(1, 1, 28, 28), 0.1
+            ),
+            r"divisible by 8; got \(28, 28\): take fewer levels",
+        ),
         (lambda: Denoiser((4,)).at(timestep=50, sigma=0.1), "not both"),
         (lambda: Denoiser((4,)).at(timestep=5000), "0…999"),
         (lambda: Denoiser((4,)).at(sigma=-1.0), "positive"),

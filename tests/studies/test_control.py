@@ -63,6 +63,13 @@ def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
         "**+50.0",
         "**-20.0",
     ]
+    lines = control_summary(study(tmp_path, runs))
+    assert [line[:14] for line in lines] == ["PGD, at most 1", "PGD, at most 2", "PGD, at most 5"]
+    assert lines[-1].startswith(
+        "PGD, at most 5 points of clean accuracy lost: TASER (λ = 1) 70.0 % under AA at 98.0 % "
+        "clean, the isotropic penalty (λ = 3) 90.0 % at 95.0 %; TASER -20.0 ["
+    )
+    assert "*" not in "".join(lines)
 
 
 def test_a_level_that_one_penalty_never_reaches_is_left_out(tmp_path: Path) -> None:

@@ -36,6 +36,20 @@ def test_each_job_is_done_once(tmp_path: Path) -> None:
     assert all((tmp_path / name / "calls").read_text() == "x" for name in queue.names())
 
 
+def test_a_job_that_had_to_wait_comes_before_later_ones(tmp_path: Path) -> None:
+    queue = filled(tmp_path, 4)
+    order: list[str] = []
+
+    def work(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
+        if folder.name == "job0" and not queue.finished("job1"):
+            raise NotYet
+        order.append(folder.name)
+        return job
+
+    queue.work(work, queue.names())
+    assert order == ["job1", "job0", "job2", "job3"]
+
+
 def test_a_job_in_other_hands_is_left_alone(tmp_path: Path) -> None:
     queue = filled(tmp_path)
     with locked(tmp_path / "job1" / ".lock"):

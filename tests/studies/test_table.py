@@ -23,7 +23,7 @@ from taser.studies import table
 from taser.studies.queue import NotYet, Queue
 from taser.studies.search import Search
 from taser.studies.table import RunResult, do
-from taser.studies.table_config import TableConfig, read_table_config
+from taser.studies.table_config import TableConfig, job_name, read_table_config
 from taser.studies.table_rows import rows
 
 
@@ -122,6 +122,12 @@ def test_jobs_of_a_table() -> None:
         TableConfig(variants={"taser": []})
 
 
+def test_folders_have_plain_names() -> None:
+    """Which every file system and archive bears."""
+    assert job_name("pgd", "taser λ=0.1", 0) == "0-2-train-1-pgd-taser_lambda=0.1"
+    assert job_name("pgd", "t = 10 without c_t", 2) == "2-2-train-1-pgd-t_=_10_without_c_t"
+
+
 def test_a_search_chooses_on_the_validation_split(tmp_path: Path) -> None:
     """off's rate first, which the others take; then λ, with no more than the allowed clean cost."""
     search = Search(
@@ -180,6 +186,7 @@ def test_an_attack_on_fewer_examples() -> None:
         "speed-digits",
         "speed-cifar10",
         "curves",
+        "curves-fashion",
         "finetune-digits",
     ],
 )

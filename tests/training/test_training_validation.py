@@ -37,8 +37,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
 
 @pytest.mark.parametrize(
     ("method", "select", "best"),
-    [("standard", "auto", 3), ("pgd", "auto", 4), ("pgd", "clean", 3), ("standard", "robust", 4)],
-)
+    [("standard", "auto", 3), ("pgd", "auto", 4), ("pgd", "clean", 3), ("standard", "robust", 4),
+     ("pgd", "last", 5)],
+)  # fmt: skip
 def test_the_best_is_kept_beside_the_last(
     tmp_path: Path, scripted: list, method: str, select: str, best: int
 ) -> None:
@@ -69,6 +70,11 @@ def test_patience(tmp_path: Path, scripted: list, patience: int | None, epochs: 
     assert train(config, tmp_path).steps == 2 * epochs
     assert len(scripted) == epochs
     assert train(config, tmp_path).steps == 2 * epochs  # a run that stopped stays stopped
+
+
+def test_the_last_weights_wait_for_no_figure() -> None:
+    with pytest.raises(ValueError, match="patience needs a figure"):
+        small(validation={"select": "last", "patience": 2})
 
 
 def test_validation_every_other_epoch_and_at_the_end(tmp_path: Path, scripted: list) -> None:

@@ -149,3 +149,21 @@ def work(
     if not queue.names():
         raise ValueError(f"there is no queue of runs in {out}: start one with `taser study table`")
     queue.work(do, queue.names())
+
+
+@app.command()
+def keep(
+    out: Annotated[
+        Path, typer.Argument(help="A folder made by `taser study table` or `ablation`.")
+    ],
+    to: Annotated[Path, typer.Argument(help="A folder for the records, in a repository perhaps.")],
+) -> None:
+    """Copy the records of the finished runs, without weights; a study started there goes on.
+
+    Example: taser study keep out/cifar10 results/cifar10
+    """
+    from taser.studies.keep import keep
+    from taser.studies.queue import Queue
+
+    copied = keep(Queue(out / "runs"), to / "runs")
+    typer.echo(f"Kept in {to}: {len(copied)} finished run(s). Their report: taser report {to}")

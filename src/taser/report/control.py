@@ -30,10 +30,10 @@ def control_tables(study: Finished) -> list[Table]:
 
 
 def control_summary(study: Finished) -> list[str]:
-    """One sentence: where TASER is ahead of the isotropic penalty, and where behind."""
+    """Where TASER is ahead of the isotropic penalty, and where behind: as set, and over λ."""
     pairs = _against(study, "gradient")
     if not pairs:
-        return []
+        return _matched_summary(study)
     said = []
     for words, change in (
         ("ahead", "raised"), ("behind", "lowered"), ("not told apart", "left")
@@ -46,7 +46,8 @@ def control_summary(study: Finished) -> list[str]:
         if names:
             said.append(f"{words} for {', '.join(names)}")
     attack = MEASURES.get(pairs[0].headline, pairs[0].headline)
-    return [f"Against the isotropic penalty, under {attack}, TASER is {'; '.join(said)}."]
+    line = f"Against the isotropic penalty, under {attack}, TASER is {'; '.join(said)}."
+    return [line, *_matched_summary(study)]
 
 
 def _against(study: Finished, baseline: str) -> list[Row]:
@@ -71,13 +72,38 @@ def _tuned(study: Finished) -> Table | None:
     return Table(headings, cells, TUNED)
 
 
-def _matched(study: Finished) -> Table | None:
+def _matched_summary(study: Finished) -> list[str]:
+    """A sentence for each comparison over λ; one that several allowances share comes once."""
+    attack = _attack(study)
+    pairs = {
+        (line[0], line[2], line[5]): line for levels in _matched_levels(study) for line in levels
+    }
+    return [
+        f"{method}, at most {allowed} points of clean accuracy lost: TASER (λ = {ours}) {robust} % "
+        f"under {attack} at {clean} % clean, the isotropic penalty (λ = {theirs}) {other_robust} % "
+        f"at {other_clean} %; TASER {gain.strip('*')} points."
+        for method, allowed, ours, clean, robust, theirs, other_clean, other_robust, gain
+        in pairs.values()
+    ]  # fmt: skip
+
+
+def _matched_levels(study: Finished) -> list[list[list[str]]]:
+    """By method, the lines of the table over λ; methods without any are left out."""
     methods = dict.fromkeys(run.method for run in study.runs)
-    cells = [line for method in methods for line in _levels(_comparable(study, method))]
+    found = [list(_levels(_comparable(study, method))) for method in methods]
+    return [levels for levels in found if levels]
+
+
+def _attack(study: Finished) -> str:
+    headline = study.rows()[0].headline
+    return MEASURES.get(headline, headline)
+
+
+def _matched(study: Finished) -> Table | None:
+    cells = [line for levels in _matched_levels(study) for line in levels]
     if not cells:
         return None
-    headline = study.rows()[0].headline
-    attack = MEASURES.get(headline, headline)
+    attack = _attack(study)
     headings = ["method", "clean loss allowed", "TASER: λ", "clean", attack, "isotropic: λ",
                 "clean", attack, f"Δ {attack}"]  # fmt: skip
     return Table(headings, cells, MATCHED)

@@ -26,7 +26,7 @@ class FitConfig:
     steps, or minutes of wall clock if given, whichever ends first. ln σ is drawn from
     N(noise_mean, noise_std²) in the units of the inputs: EDM's −1.2 ± 1.2 for [-1, 1] is −1.9 on
     pixels in [0, 1]. The rate warms up over the first steps and falls to zero as a cosine.
-    bfloat16: autocast the network; None for where the hardware has it (without it, it is slower).
+    bfloat16: autocast the network; None for images where the hardware has it (else it is slower).
     """
 
     steps: int = 2000
@@ -116,7 +116,8 @@ class _Run:
     def __init__(self, denoiser: Denoiser, x: Tensor, config: FitConfig) -> None:
         self.config, self.x = config, x
         self.model = denoiser.train()
-        if len(denoiser.event_shape) == 3:
+        images = len(denoiser.event_shape) == 3
+        if images:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = copy.deepcopy(self.model)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
@@ -124,7 +125,7 @@ class _Run:
         self.step, self.elapsed = 0, 0.0
         self.device = next(self.model.parameters()).device
         wanted = config.bfloat16
-        self.bfloat16 = has_bfloat16(self.device) if wanted is None else wanted
+        self.bfloat16 = images and has_bfloat16(self.device) if wanted is None else wanted
 
     def out_of_time(self) -> bool:
         minutes = self.config.minutes

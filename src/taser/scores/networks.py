@@ -79,6 +79,7 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         embedding = 4 * width
+        self.divisor = patch * 2 ** (len(multipliers) - 1)
         self.embed = NoiseEmbedding(embedding)
         folded = channels * patch**2
         self.stem = nn.Sequential(nn.PixelUnshuffle(patch), nn.Conv2d(folded, width, 3, padding=1))
@@ -110,6 +111,11 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """(B, channels, H, W) and the noise level, (B,) → (B, channels, H, W)."""
+        if any(side % self.divisor for side in x.shape[2:]):
+            raise ValueError(
+                f"this network halves images so often that their sides have to be divisible by "
+                f"{self.divisor}; got {tuple(x.shape[2:])}: take fewer levels or a smaller patch"
+            )
         embedding = self.embed(level)
         h = self.stem(x)
         kept = [h]

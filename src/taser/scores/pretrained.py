@@ -4,12 +4,12 @@ from importlib.resources import as_file, files
 
 from .denoiser import Denoiser
 
-SHIPPED = ("digits", "cifar10")
+SHIPPED = ("digits", "cifar10", "fashion-mnist")
 """Made by the commands in weights/README.md."""
 
 
 def pretrained(name: str) -> Denoiser:
-    """A denoiser trained on the training part of the data set `name`, "digits" or "cifar10".
+    """A denoiser trained on the training part of the data set `name`, one of SHIPPED.
 
     >>> round(pretrained("digits").at(timestep=50).sigma, 3)
     0.088

@@ -16,6 +16,9 @@ Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
 """(the job's folder, what it is asked, progress) → its result, as JSON; resumable by itself."""
 
 
+State = Literal["done", "over", "taken", "waiting"]
+"""Of a job that a worker asked for: done just now, or earlier, in other hands, not yet possible."""
+
 PAUSE = 2.0  # seconds before asking again for what a job waits for
 NOTED = 5.0  # seconds between notes of how far a job is
 STALE = 900.0  # seconds after which a note is of a worker that died
@@ -96,22 +99,32 @@ class Queue:
     def work(self, do: Work, names: Iterable[str], progress: Progress | None = None) -> None:
         """Do every job of these that is neither finished nor in another worker's hands.
 
-        Jobs that failed before are tried again.
+        The first that can be done comes next: one that had to wait is not left for the end. Jobs
+        that failed before are tried again.
         """
         left = list(names)
         for name in left:
             for old in ("error.txt", "doing.txt"):  # whoever has it in hand writes another note
                 (self.folder / name / old).unlink(missing_ok=True)
         while left:
-            states = {name: self._attempt(do, name, progress) for name in left}
-            left = [name for name, state in states.items() if state != "over"]
+            states = self._round(do, left, progress)
+            left = [name for name in left if states.get(name) not in ("done", "over")]
+            if "done" in states.values():
+                continue
             if "waiting" not in states.values():
                 return  # what is left is in other hands
             time.sleep(PAUSE)
 
-    def _attempt(
-        self, do: Work, name: str, progress: Progress | None
-    ) -> Literal["over", "taken", "waiting"]:
+    def _round(self, do: Work, names: list[str], progress: Progress | None) -> dict[str, State]:
+        """Ask for one job after another until one is done; how those that were asked for stand."""
+        states: dict[str, State] = {}
+        for name in names:
+            states[name] = self._attempt(do, name, progress)
+            if states[name] == "done":
+                break
+        return states
+
+    def _attempt(self, do: Work, name: str, progress: Progress | None) -> State:
         """Do one job, if it can be had and need not wait for another."""
         home = self.folder / name
         note = home / "doing.txt"
@@ -130,7 +143,7 @@ class Queue:
                 finally:
                     with suppress(OSError):
                         note.unlink(missing_ok=True)
-                return "over"
+                return "done"
         except Taken:
             return "taken"
 

@@ -150,7 +150,7 @@ class TableConfig:
 def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str:
     """A folder's name: seeds first, then searches, runs from scratch, fine-tuning; then methods."""
     order = METHODS.index(method) if method in METHODS else len(METHODS)
-    plain = re.sub(r"[^\w.=-]+", "_", variant)
+    plain = re.sub(r"[^\w.=-]+", "_", variant.replace("λ", "lambda"), flags=re.ASCII)
     return f"{seed}-{kind}-{order}-{method}-{plain}"
 
 

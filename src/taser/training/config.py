@@ -152,12 +152,13 @@ class ValidationConfig:
 
     select: by the accuracy under a short PGD, "robust", or by the "clean" one; "auto" takes robust
     for adversarial methods and clean for standard training, whose first epochs are its most robust
-    and its least useful; ties go by the other figure, then to the later. every: epochs; examples:
-    how many of the validation part; steps: of the attack; patience: stop after so many validations
-    in which the chosen figure did not rise (None: never).
+    and its least useful; ties go by the other figure, then to the later. "last" takes the weights
+    of the end whatever their figures, as papers without a validation part do. every: epochs;
+    examples: how many of the validation part; steps: of the attack; patience: stop after so many
+    validations in which the chosen figure did not rise (None: never).
     """
 
-    select: Literal["auto", "robust", "clean"] = "auto"
+    select: Literal["auto", "robust", "clean", "last"] = "auto"
     every: int = 1
     examples: int = 512
     steps: int = 10
@@ -169,6 +170,8 @@ class ValidationConfig:
             "validation", every=self.every, examples=self.examples, steps=self.steps,
             patience=patience,
         )  # fmt: skip
+        if self.select == "last" and self.patience is not None:
+            raise ValueError("validation.patience needs a figure to wait for: select says last")
 
 
 @dataclass(frozen=True)
