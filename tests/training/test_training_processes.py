@@ -18,18 +18,23 @@ from small_runs import lines, same
 from taser.attacks import PGD
 
 
+def torchrun(*what: str) -> str:
+    """What two processes print."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--local-addr=127.0.0.1"]  # a machine's own name does not resolve everywhere
+    done = subprocess.run(
+        [sys.executable, *command, *what], capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folders of one process, and of two."""
     one, two = (tmp_path_factory.mktemp(name) for name in ("one", "two"))
-    script = Path(two_processes.__file__)
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["--local-addr=127.0.0.1"]  # a machine's own name does not resolve everywhere
-    done = subprocess.run(
-        [sys.executable, *command, str(script), str(two)], capture_output=True, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    torchrun(two_processes.__file__, str(two))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PGD, "_begin", two_processes.start)
         two_processes.everything(one)
@@ -67,6 +72,15 @@ def test_all_processes_end_with_the_same_model(both: tuple[Path, Path], name: st
     first, second = (load_file(two / f"{name} {rank}.safetensors") for rank in (0, 1))
     assert same(first, second)
     assert same(first, load_file(two / name / "last.safetensors"))
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    """Two processes of a recipe with any device train one model, and one tells of it."""
+    out = tmp_path / "run"
+    short = ["loop.epochs=1", "validation.examples=64"]
+    told = torchrun("-m", "taser", "train", "--recipe=digits/standard", f"--out={out}", *short)
+    assert told.count("best of") == 1
+    assert (out / "result.json").exists()
 
 
 def test_the_batch_has_to_be_shared_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from small_runs import MLP, small
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from taser.attacks import PGD
 from taser.stein.part import processes
 from taser.training import Config, run
 from taser.training.checkpoint import weights_as_bytes
+from taser.training.processes import is_first, leave
 from taser.training.setup import Setup, set_up
 
 EXACT = {"name": "taser", "score": "gaussian", "at": "clean", "backend": "exact", "fraction": 1.0}
@@ -90,7 +90,7 @@ def everything(out: Path) -> None:
     for name, sections in STEPS.items():
         sections = {**sections, "optimiser": {**SGD, **sections.get("optimiser", {})}}
         found = step(small(model=SMOOTH, **sections))
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        if is_first():
             (out / f"{name}.safetensors").write_bytes(weights_as_bytes(found))
     for name, config in {"trained": trained(), "statistics": with_statistics()}.items():
         whole = run._Run(set_up(config), out / name, None)
@@ -103,4 +103,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     PGD._begin = start  # type: ignore[method-assign]
     everything(Path(sys.argv[1]))
-    dist.destroy_process_group()
+    leave()

@@ -1,12 +1,15 @@
 """`taser train` and `taser finetune`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .common import Threads, progress_bar
 from .machine import answer, wanted, with_json
+
+if TYPE_CHECKING:
+    from taser.training import Config, Result
 
 Recipe = Annotated[
     str, typer.Option(help="A YAML file, or a name from `taser recipes` such as digits/pgd.")
@@ -88,6 +91,7 @@ def _settings(taser: bool | None, threads: int | None) -> list[str]:
 
 def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
     from taser.training import read_recipe, to_yaml, train
+    from taser.training.processes import is_first, leave
 
     config = read_recipe(recipe, overrides)
     if dry_run:
@@ -99,6 +103,12 @@ def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
+    if is_first():
+        _tell(config, result, out)
+    leave()
+
+
+def _tell(config: "Config", result: "Result", out: Path) -> None:
     threat = config.objective
     kind = "accuracy" if result.robust >= 0 else "negated mean squared error"
     typer.echo(

@@ -74,9 +74,9 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     # Buffers are not broadcast between the forwards of one step, which would change them in place.
     several = DistributedDataParallelKwargs(broadcast_buffers=False)
     # Precision is ours to choose, see precision.py, whatever `accelerate launch` was told.
-    accelerator = Accelerator(
-        cpu=config.loop.device == "cpu", mixed_precision="no", kwargs_handlers=[several]
-    )
+    # Without an accelerator, several processes are only told apart if they ask for the CPU.
+    cpu = config.loop.device == "cpu" or not torch.accelerator.is_available()
+    accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[several])
     device, rank = accelerator.device, accelerator.process_index
     dataset = dataset or build_data(config.data)
     network = architecture(config.model, dataset)
