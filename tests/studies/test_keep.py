@@ -55,6 +55,11 @@ def test_a_copy_has_what_is_needed_to_report_and_to_go_on(begun: Path, tmp_path:
     assert all(queue.finished(name) for name in queue.names())
     assert queue.result(FIRST) == before
 
+    keep(queue, tmp_path / "again")
+    tuned = next((tmp_path / "again").glob("*standard-taser*")) / "run" / "config.yaml"
+    assert f"weights: {FIRST}/run/best.safetensors" in tuned.read_text()
+    assert str(tmp_path) not in tuned.read_text()
+
 
 def test_weights_that_no_run_needs_stay_behind(begun: Path, tmp_path: Path) -> None:
     alone = Queue(tmp_path / "queue")

@@ -26,10 +26,11 @@ PAPER = {
 }
 
 
-WORDS = (
-    "worst case: right under every attack tried on it; AA: AutoAttack, four strong attacks one "
-    "after another; SPSA: an attack that asks for no gradient"
-)
+WORDS = {
+    "worst": "worst case: right under every attack tried on it",
+    "autoattack": "AA: AutoAttack, four strong attacks one after another",
+    "spsa": "SPSA: an attack that asks for no gradient",
+}
 
 
 def main_table(
@@ -55,10 +56,11 @@ def main_table(
             line += [percent(row.accuracy[measure].value), emphasised(row, measure)]
         cells.append(line)
     n = _sizes(chosen) if chosen else ""
+    words = "; ".join(WORDS[measure] for measure in WORDS if measure in found)
     return Table(
         headings, cells,
         f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n} "
-        f"({WORDS}). Δ against {against} with its paired 95 % bootstrap interval over the "
+        f"({words}). Δ against {against} with its paired 95 % bootstrap interval over the "
         "examples, in bold where that excludes zero.",
     )  # fmt: skip
 

@@ -26,7 +26,10 @@ def keep(queue: Queue, to: Path) -> list[str]:
         for file in (*RECORDS, *(WEIGHTS if name in needed else ())):
             source = queue.folder / name / file
             if source.exists():
-                write_atomically(to / name / file, source.read_bytes())
+                content = source.read_bytes()
+                if source.suffix == ".yaml":  # the weights that it began with, named within a queue
+                    content = content.replace(f"{queue.folder}/".encode(), b"")
+                write_atomically(to / name / file, content)
     return finished
 
 
