@@ -50,6 +50,19 @@ def test_a_run_is_judged_on_its_own_test_part(tmp_path: Path) -> None:
     assert hashes[0] != hashes[1]
 
 
+def test_other_weights_of_a_run_are_judged(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run("train", "--out", folder, *SMALL, "loop.epochs=2")
+    quick = ("--epsilon", "0.1", "-n", "20", "--attacks", "fgsm", "--no-curve", "--json")
+    (folder / "best.safetensors").write_bytes(b"never read")
+    asked = ("evaluate", "--model", folder, "--weights", folder / "last.safetensors", *quick)
+    result = runner.invoke(app, [*map(str, asked), "--out", str(tmp_path / "last")])
+    assert json.loads(result.stdout)["n"] == 20
+    wrong = ("evaluate", "--model", folder, "--weights", folder / "lats.safetensors", *quick)
+    assert "has no weights" in run(*wrong, code=1)
+    assert "takes no options" in run("audit", "--model", folder, "--option", "width=2", code=1)
+
+
 def test_the_suggested_command_is_of_the_same_threat(tmp_path: Path) -> None:
     said = run("train", "--out", tmp_path / "l2", *SMALL, "objective.norm=l2",
                "objective.epsilon=8/255")  # fmt: skip

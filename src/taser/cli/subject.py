@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 Model = Annotated[
     str, typer.Option(help="A run's folder, known:NAME, file.py:callable, or resnet18, ….")
 ]
-Weights = Annotated[Path | None, typer.Option(help="Its weights: *.safetensors, or a *.pt state.")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Its weights: *.safetensors, or a *.pt state. Of a run, the best by default."
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -50,15 +55,15 @@ def subject(
 
     use_threads(threads)
     known, folder = model.startswith("known:"), Path(model).is_dir()
-    if (known or folder) and (weights is not None or options):
-        raise ValueError(f"{model} brings its own weights, and takes no options")
+    if (known and weights is not None) or ((known or folder) and options):
+        raise ValueError(f"{model} is complete: it takes no {'options' if options else 'weights'}")
     chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
     if chosen.classes is None:
         raise ValueError(f"{chosen.name} is a regression; this is for classifiers")
     if known:
         return chosen, known_model(model, root)
     if folder:
-        return chosen, load_trained(Path(model))
+        return chosen, load_trained(Path(model), weights or "best")
     network = load_model(
         model, weights, classes=len(chosen.classes), shape=chosen.input_shape,
         **dict(map(_option, options or [])),

@@ -66,16 +66,16 @@ def check_same_run(config: Config, out: Path) -> None:
         )
 
 
-def load_trained(folder: Path | str, which: Literal["best", "last"] = "best") -> nn.Module:
-    """The network of a run, in evaluation mode, with its best or last weights."""
+def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "best") -> nn.Module:
+    """The network of a run, in evaluation mode, with its best or last weights, or a file's."""
     folder = Path(folder)
     try:
         entries = json.loads((folder / "model.json").read_text())
     except FileNotFoundError:
         raise ValueError(f"{folder} is not the folder of a training run") from None
-    weights = folder / f"{which}.safetensors"
+    weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
     if not weights.exists():
-        raise ValueError(f"the run in {folder} has no {which} weights yet")
+        raise ValueError(f"the run in {folder} has no weights {which} yet")
     entries["shape"] = tuple(entries["shape"])
     return Architecture(**entries).build(weights)
 
