@@ -55,8 +55,10 @@ def subject(
 
     use_threads(threads)
     known, folder = model.startswith("known:"), Path(model).is_dir()
-    if (known and weights is not None) or ((known or folder) and options):
-        raise ValueError(f"{model} is complete: it takes no {'options' if options else 'weights'}")
+    if known and weights is not None:
+        raise ValueError(f"{model} brings its own weights")
+    if (known or folder) and options:
+        raise ValueError(f"{model} takes no options: its architecture is known")
     chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
     if chosen.classes is None:
         raise ValueError(f"{chosen.name} is a regression; this is for classifiers")
