@@ -30,7 +30,8 @@ FRONTIER = (
     "lies above the other at the same clean accuracy."
 )
 CURVES = (
-    "Validation accuracy over training, first seed: solid under a short PGD, dashed clean. "
+    "Validation accuracy over training, first seed: solid under a short PGD, dashed clean; dots: "
+    "where the evaluated weights come from (another epoch's have another clean accuracy). "
     "A solid line that falls while training goes on is robust overfitting."
 )
 
@@ -96,6 +97,8 @@ def _logs(queue: Queue) -> dict[str, dict[str, list[dict[str, Any]]]]:
         lines = read_log(queue.folder / name / "run")
         if lines and "candidate" not in job:
             method = title_of(job["method"], job["finetuned"])
+            taken = (queue.result(name) or {}).get("best_step")
+            lines = [{**line, "taken": line.get("step") == taken} for line in lines]
             logs.setdefault(method, {}).setdefault(job["variant"], lines)
     return logs
 

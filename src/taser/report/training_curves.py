@@ -11,7 +11,7 @@ from .method_table import colour, label
 def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) -> Figure:
     """Validation accuracy over training; logs[method][variant] are a run's log lines.
 
-    Solid: under a short PGD; dashed: clean.
+    Solid: under a short PGD; dashed: clean; a dot: where the weights come from, "taken" in a line.
     """
     columns = min(3, len(logs))
     lines = -(-len(logs) // columns)
@@ -22,8 +22,12 @@ def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) 
             seen = [line for line in log if line["kind"] == "validation"]
             epochs = [line["epoch"] for line in seen]
             shade = colour(variant)
-            axes.plot(epochs, [100 * s["robust"] for s in seen], color=shade, label=label(variant))
-            axes.plot(epochs, [100 * s["clean"] for s in seen], color=shade, ls="--", lw=1)
+            dots = [place for place, line in enumerate(seen) if line.get("taken")]
+            for measure, look in (
+                ("robust", {"label": label(variant)}), ("clean", {"ls": "--", "lw": 1})
+            ):  # fmt: skip
+                values = [100 * line[measure] for line in seen]
+                axes.plot(epochs, values, color=shade, marker="o", ms=4, markevery=dots, **look)
         axes.set_title(method, fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_xlabel("epoch")
