@@ -75,9 +75,7 @@ def _tuned(study: Finished) -> Table | None:
 def _matched_summary(study: Finished) -> list[str]:
     """A sentence for each comparison over λ; one that several allowances share comes once."""
     attack = _attack(study)
-    pairs = {
-        (line[0], line[2], line[5]): line for levels in _matched_levels(study) for line in levels
-    }
+    pairs = {(line[0], line[2], line[5]): line for line in _matched_lines(study)}
     return [
         f"{method}, at most {allowed} points of clean accuracy lost: TASER (λ = {ours}) {robust} % "
         f"under {attack} at {clean} % clean, the isotropic penalty (λ = {theirs}) {other_robust} % "
@@ -87,11 +85,10 @@ def _matched_summary(study: Finished) -> list[str]:
     ]  # fmt: skip
 
 
-def _matched_levels(study: Finished) -> list[list[list[str]]]:
-    """By method, the lines of the table over λ; methods without any are left out."""
+def _matched_lines(study: Finished) -> list[list[str]]:
+    """The lines of the table over λ, method by method."""
     methods = dict.fromkeys(run.method for run in study.runs)
-    found = [list(_levels(_comparable(study, method))) for method in methods]
-    return [levels for levels in found if levels]
+    return [line for method in methods for line in _levels(_comparable(study, method))]
 
 
 def _attack(study: Finished) -> str:
@@ -100,7 +97,7 @@ def _attack(study: Finished) -> str:
 
 
 def _matched(study: Finished) -> Table | None:
-    cells = [line for levels in _matched_levels(study) for line in levels]
+    cells = _matched_lines(study)
     if not cells:
         return None
     attack = _attack(study)

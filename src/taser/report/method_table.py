@@ -59,9 +59,9 @@ def main_table(
     words = "; ".join(WORDS[measure] for measure in WORDS if measure in found)
     return Table(
         headings, cells,
-        f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n} "
-        f"({words}). Δ against {against} with its paired 95 % bootstrap interval over the "
-        "examples, in bold where that excludes zero.",
+        f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n}"
+        f"{words and f' ({words})'}. Δ against {against} with its paired 95 % bootstrap interval "
+        "over the examples, in bold where that excludes zero.",
     )  # fmt: skip
 
 
