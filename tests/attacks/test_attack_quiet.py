@@ -110,3 +110,24 @@ def test_functions_that_hold_themselves_and_names_not_yet_given() -> None:
     assert roots(call) == []
     later = model
     assert roots(call) == [model]
+
+
+GLOBAL = nn.Dropout()
+
+
+class Ensemble:
+    def __init__(self, *models: nn.Module) -> None:
+        self.models = list(models)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(model(x) for model in self.models)  # type: ignore[return-value]
+
+
+def test_modules_behind_objects_and_names_of_the_module_are_found() -> None:
+    def by_name(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(GLOBAL(x))
+
+    one, two = nn.Dropout(), nn.Dropout()
+    assert roots(by_name) == [GLOBAL]
+    assert roots(Ensemble(one, two)) == [one, two]
+    assert roots(torch.nn.functional.relu) == []

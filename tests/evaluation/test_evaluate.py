@@ -268,6 +268,15 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path: Path) -> None:
         taser.evaluate(undefended(norm=True), *digits(20), n=20, **options)
 
 
+def test_the_same_weights_used_in_another_way_are_another_model(tmp_path: Path) -> None:
+    options = {"threat": THREAT, "attacks": ("noise",), "out": tmp_path, "n": 20}
+    model = undefended()
+    taser.evaluate(model, *digits(20), **options)
+    taser.evaluate(lambda x: model(x), *digits(20), **options)
+    with pytest.raises(OtherRun, match="answers"):
+        taser.evaluate(lambda x: -model(x), *digits(20), **options)
+
+
 def test_progress_is_told() -> None:
     seen: list[tuple[int, int, str]] = []
     attack = RestartedPGD(THREAT, steps=3, restarts=1)

@@ -1,6 +1,7 @@
 """Models side by side: bold only where the data say so."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,16 @@ def test_only_what_all_have_in_common_is_compared() -> None:
         "two": record(standing(range(10)), attacks=("a",)),
     }
     assert compare(models).columns == ["clean", "a"]
+
+
+def test_models_without_an_attack_in_common_are_not_called_more_robust() -> None:
+    models = {name: record(standing(range(500)), attacks=(name,)) for name in ("a", "b")}
+    with pytest.raises(ValueError, match=r"no attack with the same settings.*a: a; b: b"):
+        compare(models)
+    other = replace(record(standing(range(9))).provenance, attacks={"a": "a(steps=1)"})
+    models = {"one": record(standing(range(9))), "two": replace(models["a"], provenance=other)}
+    with pytest.raises(ValueError, match="no attack with the same settings"):
+        differences_table(models)
 
 
 def test_other_examples_or_threats_cannot_be_compared() -> None:

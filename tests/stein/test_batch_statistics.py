@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import cases
 import taser
-from taser.stein.guards import Backend
+from taser.stein.guards import Backend, UnsupportedLayer
 from taser.stein.statistics import Statistics
 
 ROUTES: list[tuple[str, Backend]] = [
@@ -115,3 +115,57 @@ def test_dropout_rests_while_statistics_are_taken() -> None:
     expected = penalty_of(case.model.train(), case, "reverse")
     dropping = nn.Sequential(nn.Dropout(0.5), case.model).train()
     torch.testing.assert_close(penalty_of(dropping, case, "reverse"), expected)
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place", "inside"])
+def test_a_compiled_norm_is_asked_as_it_was_before(how: str) -> None:
+    case = cases.case("batchnorm")
+    expected = penalty_of(case.model.train(), case, "difference")
+    model = case.model
+    if how == "in place":
+        model.compile(backend="eager")
+    else:
+        model = torch.compile(model, backend="eager")  # type: ignore[assignment]
+    if how == "inside":
+        model = nn.Sequential(nn.Identity(), model)
+    torch.testing.assert_close(penalty_of(model, case, "difference"), expected)
+    with taser.SharedPass(model) as shared:
+        model(case.x)
+    penalty = taser.SteinPenalty(backend="difference", probes=2, step=0.01)
+    torch.testing.assert_close(penalty(model, case.x, case.y, case.s, shared=shared), expected)
+
+
+@pytest.mark.parametrize("kind", ["subclass", "synchronised"])
+def test_kinds_of_batchnorm_are_treated_alike(kind: str) -> None:
+    class Own(nn.BatchNorm2d):
+        pass
+
+    case = cases.case("batchnorm")
+    expected = penalty_of(case.model.train(), case, "reverse")
+    other = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(case.model))
+    if kind == "subclass":
+        other = copy.deepcopy(case.model)
+        other[1].__class__ = Own  # type: ignore[operator]
+    torch.testing.assert_close(penalty_of(other, case, "reverse"), expected)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_norm_asked_twice_in_a_pass_is_refused(shared: bool) -> None:
+    class Twice(nn.Module):
+        def __init__(self, model: nn.Sequential) -> None:
+            super().__init__()
+            self.begin, self.rest, self.norm = nn.BatchNorm2d(2).double(), model, model[1]
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.rest[0](self.begin(x))
+            return self.rest[2:](self.norm(2 * self.norm(x).relu()))
+
+    case = cases.case("batchnorm")
+    model = Twice(case.model).train()  # type: ignore[arg-type]
+    with taser.SharedPass(model) as made:
+        made.outputs = model(case.x)
+    penalty = taser.SteinPenalty(backend="difference")
+    with pytest.raises(UnsupportedLayer, match="of 4 channels is asked twice"):
+        penalty(model, case.x, case.y, case.s, shared=made if shared else None)
+    penalty = taser.SteinPenalty(backend="difference", batchnorm="running")
+    assert penalty(model, case.x, case.y, case.s).isfinite()

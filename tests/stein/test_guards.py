@@ -52,15 +52,6 @@ def test_batchnorm_without_statistics_cannot_be_frozen() -> None:
             taser.SteinPenalty(backend=backend)(case.model, case.x, case.y, case.s)
 
 
-def test_frozen_sync_batchnorm_is_an_affine_map_like_any_other() -> None:
-    case = cases.case("batchnorm")
-    plain = taser.SteinPenalty(backend="reverse")(case.model, case.x, case.y, case.s)
-    synced = nn.SyncBatchNorm.convert_sync_batchnorm(case.model)
-    assert any(isinstance(module, nn.SyncBatchNorm) for module in synced.modules())
-    other = taser.SteinPenalty(backend="reverse")(synced.train(), case.x, case.y, case.s)
-    torch.testing.assert_close(other, plain)
-
-
 @pytest.mark.parametrize("backend", DIFFERENTIATING)
 def test_a_fused_norm_that_escapes_replacement_is_refused(backend: Backend) -> None:
     class Native(nn.Module):

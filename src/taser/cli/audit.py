@@ -54,6 +54,7 @@ def audit(
     and started again, it goes on.
     """
     from taser.data.subset import subset
+    from taser.device import accelerator
     from taser.evaluation.audit import audit as run
     from taser.evaluation.audit import undefended
     from taser.report import audit as report
@@ -67,6 +68,7 @@ def audit(
             train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
+            other = other.to(accelerator())
         result = run(
             network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
             queries=queries, seed=seed, out=out / "batches", progress=progress,

@@ -35,6 +35,7 @@ def fit(
     import torch
 
     from taser.data import load
+    from taser.device import accelerator
     from taser.scores import Denoiser, FitConfig
     from taser.scores import fit as train
 
@@ -44,7 +45,7 @@ def fit(
     options = {"width": width, "blocks": blocks}
     if x.ndim == 4:
         options |= {"multipliers": [1] + [2] * (levels - 1), "patch": patch}  # type: ignore[dict-item]
-    denoiser = Denoiser.for_data(x, **options)
+    denoiser = Denoiser.for_data(x, **options).to(accelerator())
     config = FitConfig(steps=steps, minutes=minutes, batch=batch, flip=flip, seed=seed)
     with progress_bar() as progress:
         fitted = train(
@@ -70,19 +71,22 @@ def check(
     Example: taser score check digits.safetensors --data digits
     """
     from taser.data import load
+    from taser.device import accelerator
     from taser.evaluation.score_quality import score_quality
     from taser.report import score_quality as report
     from taser.scores import Denoiser
     from taser.scores.sampler import sample
 
-    denoiser = Denoiser.load(model)
+    device = accelerator()
+    denoiser = Denoiser.load(model).to(device)
     dataset = load(data, root=root)
     held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
+    held_out = held_out[:examples].to(device)
     with progress_bar() as progress:
-        quality = score_quality(denoiser, dataset.train.x, held_out[:examples], progress=progress)
-        samples = sample(denoiser, 16) if held_out.ndim == 4 else None
+        quality = score_quality(denoiser, dataset.train.x.to(device), held_out, progress=progress)
+        samples = sample(denoiser, 16).cpu() if held_out.ndim == 4 else None
         plane = held_out.shape[1:] == (2,)
-        figure = report.field(denoiser.at(), held_out[:examples]) if plane else None
+        figure = report.field(denoiser.cpu().at(), held_out.cpu()) if plane else None
     typer.echo(report.table(quality).markdown())
     page = report.write(quality, f"{model.name} on {data}", out, samples=samples, plane=figure)
     show(page, report.summary(quality))
@@ -105,21 +109,23 @@ def cache(
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
     from taser.data import CropAndFlip, load
+    from taser.device import accelerator
     from taser.evaluation.score_quality import augmentation_error
     from taser.scores import Denoiser
     from taser.scores.cache import weights_hash, write_cache
 
-    denoiser = Denoiser.load(model)
+    denoiser = Denoiser.load(model).to(accelerator())
     train = load(data, root=root, validation=validation).train
+    x = train.x.to(accelerator())
     score = denoiser.at(timestep=timestep)
     with progress_bar() as progress:
         write_cache(
-            out, score, train.x, data=train.hash, model=weights_hash(denoiser),
+            out, score, x, data=train.hash, model=weights_hash(denoiser),
             sigma=score.sigma, progress=progress,
         )  # fmt: skip
     typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")
     if train.is_images:
-        error = augmentation_error(score, train.x[:256], CropAndFlip(padding=padding))
+        error = augmentation_error(score, x[:256], CropAndFlip(padding=padding))
         typer.echo(
             f"moved by crops of {padding} pixels and flips, they differ from scores asked again by "
             f"{100 * error:.0f} % (root mean square)"

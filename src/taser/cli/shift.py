@@ -10,8 +10,9 @@ from .machine import with_json
 from .subject import Data, Epsilon, Model, Norm, Options, Weights, examples_of, subject, threat_for
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from taser.data import Dataset
-    from taser.scores import Score
 
 BATCH = 256
 REFERENCE = 500  # training examples that a residual's mean is taken over
@@ -53,6 +54,7 @@ def shift(
     from taser.attacks import PGD
     from taser.data import load
     from taser.data.subset import subset
+    from taser.device import accelerator
     from taser.evaluation.out_of_distribution import out_of_distribution, shaped_like
     from taser.evaluation.shift import mixed
     from taser.evaluation.shift import shift as run
@@ -62,22 +64,25 @@ def shift(
     x, y = examples_of(dataset, examples)
     threat = threat_for(dataset, norm, epsilon)
     attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
-    generator = torch.Generator().manual_seed(seed)
+    device = accelerator()
+    generator = torch.Generator(device).manual_seed(seed)
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
         half = len(x) // 2
         outside = {
             f"corrupted (severity {severity})": mixed(x[half:], severity, seed=seed),
             f"attacked ({threat})": torch.cat([
-                attack(network, *rows, generator=generator)
-                for rows in zip(x[half:].split(BATCH), y[half:].split(BATCH), strict=True)
+                attack(network, *rows, generator=generator).cpu()
+                for rows in zip(
+                    x[half:].to(device).split(BATCH), y[half:].to(device).split(BATCH), strict=True
+                )
             ]),
         }  # fmt: skip
         for name in other or []:
             foreign = examples_of(load(name, root=root), examples - half)[0]
             outside[name] = shaped_like(foreign, dataset.input_shape)
         detection = out_of_distribution(
-            network, _score(dataset, score), x[:half], outside,
+            network, _score(dataset, score).to(device), x[:half], outside,
             reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)), seed=seed,
             progress=progress,
         )  # fmt: skip
@@ -87,7 +92,7 @@ def shift(
     show(page, report.summary(result, detection))
 
 
-def _score(dataset: "Dataset", path: Path | None) -> "Score":
+def _score(dataset: "Dataset", path: Path | None) -> "nn.Module":
     """The score named, or shipped for this data, or that of a Gaussian fitted to it."""
     from taser.data.subset import subset
     from taser.scores import Denoiser, Gaussian, pretrained

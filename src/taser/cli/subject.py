@@ -49,6 +49,7 @@ def subject(
 ) -> "tuple[Dataset, nn.Module]":
     """The data set and the classifier to ask about it."""
     from taser.data import load
+    from taser.device import accelerator
     from taser.evaluation.known_models import known_model
     from taser.models import load_model
     from taser.training import load_trained
@@ -63,14 +64,15 @@ def subject(
     if chosen.classes is None:
         raise ValueError(f"{chosen.name} is a regression; this is for classifiers")
     if known:
-        return chosen, known_model(model, root)
-    if folder:
-        return chosen, load_trained(Path(model), weights or "best")
-    network = load_model(
-        model, weights, classes=len(chosen.classes), shape=chosen.input_shape,
-        **dict(map(_option, options or [])),
-    )  # fmt: skip
-    return chosen, network
+        network = known_model(model, root)
+    elif folder:
+        network = load_trained(Path(model), weights or "best")
+    else:
+        network = load_model(
+            model, weights, classes=len(chosen.classes), shape=chosen.input_shape,
+            **dict(map(_option, options or [])),
+        )  # fmt: skip
+    return chosen, network.to(accelerator())
 
 
 def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":

@@ -11,8 +11,10 @@ from taser.stein.guards import roots
 
 def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
     """The class of the largest logit, (B, *) → (B,); −1 for NaN, which is no answer."""
+    device = device_of(model, x)
     with quiet(model), torch.no_grad():
-        logits = torch.cat([model(part.clone()) for part in x.split(batch_size)])
+        parts = [model(part.to(device, copy=True)) for part in x.split(batch_size)]
+    logits = torch.cat(parts).to(x.device)
     return logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
 
 

@@ -82,8 +82,24 @@ def difference(first: Tensor, second: Tensor) -> Difference:
 
 
 def _in_common(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """The attacks that all were tried with, in the same settings."""
     first, *others = evaluations.values()
-    return [name for name in first.attacks if all(name in other.attacks for other in others)]
+    settings = first.provenance.attacks
+    shared = [
+        name
+        for name in first.attacks
+        if all(
+            name in other.attacks and other.provenance.attacks.get(name) == settings.get(name)
+            for other in others
+        )
+    ]
+    if not shared:
+        tried = "; ".join(f"{name}: {', '.join(e.attacks)}" for name, e in evaluations.items())
+        raise ValueError(
+            f"they have no attack with the same settings in common ({tried}): robustness cannot be "
+            "compared"
+        )
+    return shared
 
 
 def _worst(evaluation: Evaluation, attacks: list[str]) -> Tensor:

@@ -17,6 +17,7 @@ from taser.probes import Margin, Probed
 from taser.scores import Score
 from taser.stein import stein_residual
 
+from .answers import device_of
 from .auroc import auroc
 from .progress import Progress
 from .statistics import Interval
@@ -106,6 +107,7 @@ def out_of_distribution(
     def asked(inputs: Tensor, done: int, label: str) -> dict[str, Tensor]:
         if progress:
             progress(done, len(outside) + 2, label)
+        inputs = inputs.to(device_of(model, inputs))
         return signs(model, score, inputs, probes=probes, batch_size=batch_size, seed=seed)
 
     usual = asked(reference, 0, "training data")

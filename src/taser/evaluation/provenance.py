@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from taser.attacks import Attack, Model
 from taser.data.digest import sha256_of_arrays
 from taser.scores.cache import weights_hash
-from taser.stein.guards import roots
+from taser.stein.guards import roots, untouched_randomness
+
+from .answers import answers
 
 PACKAGES = ("taser", "torch", "numpy", "pyautoattack")
 
@@ -22,7 +24,9 @@ PACKAGES = ("taser", "torch", "numpy", "pyautoattack")
 class Provenance:
     """Seeds, hashes, settings and versions.
 
-    weights: sha256 of the model's tensors; data: of the examples' x and y; attacks: each in full.
+    weights: sha256 of the model's tensors; answers: of the classes that it gives to the clean
+    examples, because the same weights may be used in another way; data: of the examples' x and y;
+    attacks: each in full.
     """
 
     seed: int
@@ -31,6 +35,7 @@ class Provenance:
     data: str
     attacks: dict[str, str]
     versions: dict[str, str]
+    answers: str = ""  # older records do not say
 
     @classmethod
     def of(
@@ -44,6 +49,7 @@ class Provenance:
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
             versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+            answers=_hash_of_answers(model, x, seed, batch),
         )
 
 
@@ -53,6 +59,12 @@ def hash_of_model(model: Model) -> str:
     return (
         hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else "".join(hashes)
     )
+
+
+def _hash_of_answers(model: Model, x: Tensor, seed: int, batch: int) -> str:
+    with untouched_randomness(x.device):
+        torch.manual_seed(seed)  # for a model that draws
+        return sha256_of_arrays([answers(model, x, batch).numpy(force=True)])
 
 
 def described(value: Any) -> str:

@@ -86,7 +86,8 @@ class Store:
 
 
 def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
-    other = [name for name in wanted if found.get(name) != wanted[name]]
+    # What an older version did not write down is not known to differ.
+    other = [name for name in wanted if name in found and found[name] != wanted[name]]
     if other:
         raise OtherRun(
             f"{folder} holds an evaluation with other {', '.join(other)}: choose another folder "

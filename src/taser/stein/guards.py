@@ -4,6 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FunctionType
 from typing import Literal
 
 import torch
@@ -63,38 +64,53 @@ def _kept(module: nn.Module) -> bool:
 
 
 def roots(model: Callable) -> list[nn.Module]:
-    """The modules behind a model: itself, or those that methods, partials and closures refer to.
+    """The modules behind a model: itself, or those that a function or an object refers to.
 
-    However deep: a function may hold a function that holds the module.
+    However deep: a function may call a function that holds the module.
     """
     found: list[nn.Module] = []
     seen: set[int] = set()
     held: list[object] = [model]
     for thing in held:  # which grows on the way
-        if id(thing) in seen or not callable(thing):
+        if id(thing) in seen:
             continue
         seen.add(id(thing))
         if isinstance(thing, nn.Module):
             found.append(thing)
-        else:
+        elif isinstance(thing, list | tuple):
+            held += thing
+        elif callable(thing) and not isinstance(thing, type):
             held += _held_by(thing)
     return found
 
 
 def _held_by(function: Callable) -> Iterator[object]:
-    """What a method, a partial or a closure is made of."""
+    """What a method, a partial, a closure, a function or a callable object is made of."""
     if isinstance(function, functools.partial):
         yield from (function.func, *function.args, *function.keywords.values())
     yield getattr(function, "__self__", None)
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # a name that is not given yet
             yield cell.cell_contents
+    if isinstance(function, FunctionType):
+        if not function.__module__.startswith("torch."):  # whose functions hold no model
+            names = function.__code__.co_names
+            yield from (
+                function.__globals__[name] for name in names if name in function.__globals__
+            )
+    else:
+        yield from getattr(function, "__dict__", {}).values()
 
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile wraps this module, as a wrapper or in place."""
     compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
     return compiled_in_place or type(module).__name__ == "OptimizedModule"
+
+
+def any_compiled(model: Callable) -> bool:
+    """Whether anything in the model is compiled."""
+    return any(is_compiled(module) for root in roots(model) for module in root.modules())
 
 
 def unwrapped(model: Callable) -> Callable:

@@ -14,7 +14,7 @@ from .checks import check_inputs, check_labels, check_options
 from .curvature import bending_layer, check_piecewise_linear, curvature_seen
 from .difference import difference
 from .directions import Distribution, directions
-from .guards import Backend, UnsupportedLayer, check_structure, is_compiled, roots
+from .guards import Backend, UnsupportedLayer, any_compiled, check_structure
 from .piecewise_linear import piecewise_linear
 from .plain_kernels import plain_kernels
 from .reverse import exact, reverse
@@ -129,8 +129,7 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend,
     """
     if not isinstance(f, Probed) or operator == "first_order":
         return "difference", True
-    modules = (module for root in roots(f.model) for module in root.modules())
-    if any(map(is_compiled, modules)) or bending_layer(f.model):
+    if any_compiled(f.model) or bending_layer(f.model):
         return "difference", True
     try:
         curved = curvature_seen(f, _full_precision(x))

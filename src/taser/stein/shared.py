@@ -7,6 +7,7 @@ from torch import Tensor
 
 from taser.probes import Probed
 
+from .guards import any_compiled
 from .statistics import Recorded
 
 TRIED = 4
@@ -24,11 +25,12 @@ class SharedPass:
     that answer otherwise in evaluation mode, such as dropout, are left aside: at the first call a
     few are compared with the model's own answers. So are outputs in half precision, in which
     differences drown; do not give them in disguise, cast to float32. Loss and penalty share a
-    graph, so they have to share one `backward`.
+    graph, so they have to share one `backward`. Of a compiled model the outputs alone are shared.
     """
 
     def __init__(self, model: Callable | None = None) -> None:
-        self.statistics = None if model is None else Recorded(model)
+        unseen = model is None or any_compiled(model)
+        self.statistics = None if unseen else Recorded(model)  # type: ignore[arg-type]
         self.outputs: Tensor | None = None
 
     def __repr__(self) -> str:

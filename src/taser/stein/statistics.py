@@ -1,7 +1,8 @@
 """BatchNorm as the loss sees it, without letting the examples of a batch meet."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from taser.probes.precision import full_precision
 
 from .batchnorm import mean_and_variance, normalised
-from .guards import frozen, is_compiled, roots
+from .guards import UnsupportedLayer, any_compiled, frozen, roots
 
 Statistics = Literal["auto", "running"]
 
@@ -30,7 +31,8 @@ def batch_statistics(
 
     To be entered outside autocast and before the model is put into evaluation mode. "auto" does
     this for whatever is in training mode, "running" never. It costs one more forward pass, unless
-    the statistics were recorded in a pass that the loss made anyway.
+    the statistics were recorded in a pass that the loss made anyway. A compiled model is asked as
+    it was before, because its graph does not call the function that is replaced here.
     """
     norms = [] if which == "running" else list(_training_norms(model))
     if not norms:
@@ -38,14 +40,15 @@ def batch_statistics(
         return
     keys = {id(norm.running_mean) for norm in norms}
     fixed = _FixedStatistics(keys)
-    if recorded is not None and keys <= recorded.kept.keys():
-        fixed.kept = recorded.kept
-    else:
-        with frozen(model), fixed:
-            model(x.clone())  # a copy: the model may begin with an operation in place
-    fixed.recording = False
-    with fixed:
-        yield
+    with torch.compiler.set_stance("force_eager") if any_compiled(model) else nullcontext():
+        if recorded is not None and recorded.knows(keys):
+            fixed.kept = recorded.kept
+        else:
+            with frozen(model), fixed:
+                model(x.clone())  # a copy: the model may begin with an operation in place
+        fixed.recording = False
+        with fixed:
+            yield
 
 
 class Recorded(TorchFunctionMode):
@@ -59,12 +62,19 @@ class Recorded(TorchFunctionMode):
         super().__init__()
         self.norms = {id(norm.running_mean) for norm in _training_norms(model)}
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.uses: Counter[int] = Counter()
+
+    def knows(self, norms: set[int]) -> bool:
+        """Whether a pass asked all of these, and none more often than the others."""
+        return norms <= self.kept.keys() and len({self.uses[norm] for norm in norms}) == 1
 
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
     ) -> Any:
-        if func is F.batch_norm and id(args[1]) in self.norms - self.kept.keys():
-            return self._keep(*args, **(kwargs or {}))
+        if func is F.batch_norm and id(args[1]) in self.norms:
+            self.uses[id(args[1])] += 1
+            if self.uses[id(args[1])] == 1:
+                return self._keep(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _keep(
@@ -83,13 +93,10 @@ class Recorded(TorchFunctionMode):
 
 def _training_norms(model: Callable) -> Iterator[nn.modules.batchnorm._BatchNorm]:
     for root in roots(model):
-        modules = list(root.modules())
-        if any(map(is_compiled, modules)):
-            continue  # a compiled graph does not ask the function that we replace
-        for module in modules:
-            known = type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-            if known and module.training and module.running_mean is not None:
-                yield module  # type: ignore[misc]
+        for module in root.modules():
+            is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if is_norm and module.training and module.running_mean is not None:
+                yield module
 
 
 class _FixedStatistics(TorchFunctionMode):
@@ -126,6 +133,12 @@ class _FixedStatistics(TorchFunctionMode):
         gradients go on to μ and v, at the price of a few numbers for each channel.
         """
         if self.recording:
+            if id(running_mean) in self.kept:
+                raise UnsupportedLayer(
+                    f"a BatchNorm of {len(running_mean)} channels is asked twice in one pass, so "
+                    "that it has two means and variances. Give each place a norm of its own, or "
+                    "use batchnorm='running'"
+                )
             self.kept[id(running_mean)] = mean_and_variance(full_precision(x))
         mean, var = self.kept[id(running_mean)]
         fixed_mean, fixed_var = mean.detach(), var.detach()

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from taser.attacks import Threat
 from taser.data import Split
+from taser.device import accelerator
 from taser.evaluation import subset
+from taser.evaluation.answers import device_of
 from taser.evaluation.audit import audit
 from taser.evaluation.curve import accuracy_curve
 from taser.probes import Margin, Probed
@@ -34,7 +36,9 @@ def look_closer(
 ) -> dict[str, Any]:
     """Accuracy at multiples of ε, where sensitivity points, and residuals by a score; as JSON."""
     rows = subset(len(test), LOOKED_AT)
-    x, y = test.rows(rows), test.y[rows]
+    device = device_of(model, test.y)
+    x, y = test.rows(rows).to(device), test.y[rows].to(device)
+    score = None if score is None else score.to(device)
     curve = accuracy_curve(model, x, y, threat=threat, progress=progress)
     found: dict[str, Any] = {
         "curve": asdict(curve), "sensitivity": asdict(geometry(model, x, y, threat, score))
@@ -47,7 +51,7 @@ def look_closer(
 @torch.no_grad()
 def residuals(model: nn.Module, x: Tensor, y: Tensor, score: DenoisingScore) -> Tensor:
     """σ s·∇m(x) with s in pairs: TASER's first-order residual in units of noise, (n,)."""
-    s = score.paired(x, torch.Generator().manual_seed(0))
+    s = score.paired(x, torch.Generator(x.device).manual_seed(0))
     with frozen(model):
         r = stein_residual(
             Probed(model, Margin(), y), x, s, operator="first_order", backend="reverse"
@@ -77,4 +81,4 @@ def audited(
 def plain_network(queue: Queue, seed: int) -> nn.Module | None:
     """The network of standard training alone, if it is finished: attacks transfer from it."""
     folder: Path = queue.folder / job_name("standard", "off", seed) / "run"
-    return load_trained(folder) if (folder / "result.json").exists() else None
+    return load_trained(folder).to(accelerator()) if (folder / "result.json").exists() else None

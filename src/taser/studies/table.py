@@ -10,6 +10,7 @@ from torch import Tensor
 
 from taser.attacks import Threat
 from taser.data import Dataset, Split
+from taser.device import accelerator
 from taser.evaluation import Evaluation, evaluate
 from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
@@ -82,7 +83,7 @@ def _judged(
     return [
         json.loads(
             evaluate(
-                load_trained(folder / "run"), test.x, test.y,
+                load_trained(folder / "run").to(accelerator()), test.x, test.y,
                 threat=Threat(judged["norm"], judged["epsilon"]),
                 attacks=[name for name, size in judged["attacks"].items() if size == n], n=n,
                 out=folder / f"evaluation-{n}", progress=progress,
@@ -96,7 +97,8 @@ def _closer(
     folder: Path, job: dict[str, Any], config: Config, dataset: Dataset, progress: Progress | None
 ) -> dict[str, Any]:
     """What the report shows of the run beside its accuracies."""
-    model, test, judged = load_trained(folder / "run"), dataset.test, job["evaluation"]
+    model = load_trained(folder / "run").to(accelerator())
+    test, judged = dataset.test, job["evaluation"]
     threat = Threat(judged["norm"], judged["epsilon"])
     found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
     if job["audited"]:

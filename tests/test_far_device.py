@@ -1,0 +1,103 @@
+"""Everything that computes, on a device that is not the CPU: see far.py."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import cases
+import taser
+from attacks.victims import digits, undefended
+from far import FAR, far_device
+from taser.attacks import Threat
+from taser.cli import app
+from taser.evaluation.audit import audit
+from taser.studies.table import do
+from taser.studies.table_config import METHODS, TableConfig
+from taser.training import read_recipe, train
+
+THREAT = Threat("linf", 0.3)  # few stand for long
+SMALL = ["data.examples=40", "loop.epochs=1", "loop.batch=20", "validation.examples=20"]
+ALL = ("autoattack", "spsa", "pgd", "fgsm", "noise")
+
+
+@pytest.fixture(autouse=True)
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with far_device(monkeypatch):
+        yield
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
+    near, there = torch.ones(3), torch.ones(3, device=FAR)
+    assert (there + 1).device == FAR
+    assert (there + 1).cpu().tolist() == [2, 2, 2]
+    for meeting in (lambda: near + there, lambda: near[there.long()], there.numpy):
+        with pytest.raises((RuntimeError, TypeError), match="far device"):
+            meeting()
+
+
+@pytest.mark.parametrize("name", sorted(cases.MODELS))
+def test_penalties(name: str) -> None:
+    case = cases.case(name)
+    values = []
+    for device in ("cpu", FAR):
+        penalty = taser.SteinPenalty(backend="difference")
+        batch = (tensor.to(device) for tensor in (case.x, case.y, case.s))
+        values.append(penalty(case.model.to(device).train(), *batch).cpu())
+    torch.testing.assert_close(values[0], values[1])
+
+
+def victim(device: torch.device | str) -> torch.nn.Module:
+    return copy.deepcopy(undefended()).to(device)
+
+
+def test_an_evaluation() -> None:
+    records = [
+        taser.evaluate(victim(device), *digits(40), threat=THREAT, attacks=ALL, n=6)
+        for device in ("cpu", FAR)
+    ]
+    for name, verdicts in records[0].attacks.items():
+        assert torch.equal(verdicts.standing, records[1].attacks[name].standing)
+
+
+def test_an_audit() -> None:
+    found = audit(
+        victim(FAR), *digits(60), threat=THREAT, surrogate=victim(FAR), steps=5, restarts=1,
+        queries=20,
+    )  # fmt: skip
+    assert len(found.checks) == 14
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run(method: str, tmp_path: Path) -> None:
+    config = read_recipe(f"digits/{method}", [*SMALL, "regulariser.name=taser"])
+    assert train(config, tmp_path).steps == 2
+
+
+def test_a_job_of_a_study(tmp_path: Path) -> None:
+    table = TableConfig(
+        methods=("standard",), overrides=SMALL, n=5, epsilon=0.3, attacks=("pgd",), audited=60
+    )
+    job = table.jobs()["0-2-train-0-standard-taser"]
+    assert do(tmp_path / "taser", job, None)["closer"]["residuals"]
+
+
+def test_commands(tmp_path: Path) -> None:
+    out, score = (
+        {name: str(tmp_path / name) for name in ("run", "check", "cache", "judged", "shift")},
+        str(tmp_path / "score.safetensors"),
+    )
+    model = ["--model", out["run"], "--epsilon", "0.3"]
+    for command in (
+        ["train", "--recipe", "digits/standard", "--out", out["run"], *SMALL],
+        ["evaluate", *model, "--attacks", "pgd", "-n", "10", "--out", out["judged"]],
+        ["score", "fit", "--steps", "3", "--width", "8", "--levels", "2", "--out", score],
+        ["score", "check", score, "-n", "20", "--out", out["check"]],
+        ["score", "cache", score, "--out", out["cache"]],
+        ["shift", *model, "-n", "20", "--score", score, "--out", out["shift"]],
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, (command, result.output, result.exception)
