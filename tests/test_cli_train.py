@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from taser.data import load
+from taser.evaluation.answers import answers
+from taser.training import load_trained
 from test_cli import app, run, runner
 
 SMALL = (
@@ -48,6 +52,26 @@ def test_a_run_is_judged_on_its_own_test_part(tmp_path: Path) -> None:
         result = runner.invoke(app, list(map(str, asked)))
         hashes.append(json.loads(result.stdout)["provenance"]["data"])
     assert hashes[0] != hashes[1]
+
+
+def test_classes_of_other_data_are_those_that_the_run_was_trained_on(tmp_path: Path) -> None:
+    """A file without fours counts its nine classes from 0 to 8; the network still has ten."""
+    run("train", "--out", tmp_path / "run", *SMALL, "loop.epochs=8", "model.width=8")
+    test = load("digits").test
+    kept = test.y != 4
+    parts = {f"{name}{end}": tensor[kept].numpy() for end in ("_train", "_test")
+             for name, tensor in (("x", test.x), ("y", test.y))}  # fmt: skip
+    np.savez(tmp_path / "no4.npz", **parts)
+    np.savez(tmp_path / "names.npz", **{k: v + 20 if k[0] == "y" else v for k, v in parts.items()})
+    quick = ("--epsilon", "0.1", "-n", "400", "--attacks", "fgsm", "--no-curve", "--json")
+    asked = ["evaluate", "--model", tmp_path / "run", *quick, "--out", tmp_path / "found", "--data"]
+    found = runner.invoke(app, [*map(str, asked), str(tmp_path / "no4.npz")])
+    model = load_trained(tmp_path / "run")
+    right = (answers(model, test.x[kept]) == test.y[kept]).float().mean()
+    assert json.loads(found.stdout)["clean_accuracy"] == pytest.approx(float(right))
+    assert right > 0.6
+    strange = run(*asked[:-1], "--data", tmp_path / "names.npz", code=1)
+    assert "has a class '20', and the model was trained on others" in strange
 
 
 def test_other_weights_of_a_run_are_judged(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_models_without_an_attack_in_common_are_not_called_more_robust() -> None
 
 
 def test_other_examples_or_threats_cannot_be_compared() -> None:
-    with pytest.raises(ValueError, match="another examples"):
+    with pytest.raises(ValueError, match="on other examples"):
         compare({"one": record(standing()), "two": record(standing(), data="e")})
     x, y = digits(10)
     small, large = (

@@ -72,6 +72,13 @@ def test_all_right_or_all_wrong_still_leaves_doubt() -> None:
     )
 
 
+def test_models_that_never_differ_still_might() -> None:
+    right = torch.arange(100) % 3 == 0
+    same = difference_interval(right, right)
+    assert same.value == 0
+    assert same.high == -same.low == pytest.approx(1 - 0.025 ** (1 / 100))
+
+
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (7, 2), (10, 10), (30, 12)])
 def test_mcnemar_is_the_exact_sign_test(gained: int, lost: int) -> None:
     first = torch.tensor([True] * gained + [False] * lost + [True] * 5)

@@ -153,7 +153,7 @@ def test_jacobian_penalty_of_a_model_that_works_in_place() -> None:
 
 
 @pytest.mark.parametrize("penalty", [GradientPenalty(), JacobianPenalty(2)])
-@pytest.mark.parametrize("name", ["mlp", "batchnorm", "batchnorm training"])
+@pytest.mark.parametrize("name", ["mlp", "transformer", "batchnorm", "batchnorm training"])
 def test_parameter_gradients(name: str, penalty: nn.Module) -> None:
     """Along random directions of the weights; the projections are the same at every call."""
     case, _ = case_of(name)

@@ -162,3 +162,12 @@ def test_the_teacher_is_compared_in_float32() -> None:
     half = teacher_kl(before.bfloat16(), after.bfloat16())
     assert half.dtype == torch.float32
     assert torch.equal(half, teacher_kl(before.bfloat16().float(), after.bfloat16().float()))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_model_that_begins_in_place_leaves_the_batch_to_the_attack(name: str) -> None:
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(4, 3))
+    x, y = torch.linspace(-1, 1, 8).view(2, 4), torch.tensor([0, 1])
+    before = x.clone()
+    OBJECTIVES[name].attack(model, x, y, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(x, before)

@@ -1,5 +1,6 @@
 """The denoiser: its preconditioning, its training, its file, its resumption."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,11 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     with pytest.raises(Interrupted):
         fit(start(), digits(), config, checkpoint=tmp_path / "run", progress=interrupt)
     assert (tmp_path / "run").exists()
+    for other in (replace(config, batch=8), replace(config, seed=7)):
+        with pytest.raises(ValueError, match=r"a training with other (batch|seed); remove it"):
+            fit(start(), digits(), other, checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match="with other data"):
+        fit(start(), digits().flip(0), config, checkpoint=tmp_path / "run")
     resumed = fit(start(), digits(), config, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     for name, tensor in whole.state_dict().items():

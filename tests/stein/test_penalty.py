@@ -260,6 +260,7 @@ def test_one_example_has_no_variance(mlp: cases.Case) -> None:
         ({"step": float("inf")}, "finite"),
         ({"probe": "margin"}, "callable"),
         ({"generator": 3}, "torch.Generator"),
+        ({"probe": taser.probes.Margin}, "probe should be a callable"),
     ],
 )
 def test_a_wrong_option_is_refused_at_construction(options: dict, message: str) -> None:
@@ -277,6 +278,8 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
         ((mlp.x, mlp.y, mlp.s.clone().requires_grad_()), "detach"),
         ((mlp.x.long(), mlp.y, mlp.s), "int64"),
         ((mlp.x, mlp.y, mlp.s.long()), "score s should be floating point"),
+        ((mlp.x.numpy(), mlp.y, mlp.s), "x should be a tensor; got ndarray"),
+        ((mlp.x[:0], mlp.y[:0], mlp.s[:0]), r"a batch of inputs, .*; got shape \(0, 6\)"),
         (
             (mlp.x, mlp.y, taser.scores.Gaussian(torch.zeros(6))),
             r"such as score\(x\), or .*; got Gaussian",
@@ -285,6 +288,8 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
     for arguments, message in wrong:
         with pytest.raises(ValueError, match=message):
             taser.SteinPenalty()(mlp.model, *arguments)
+    with pytest.raises(ValueError, match="the model gives a tuple"):
+        taser.SteinPenalty()(lambda x: (mlp.model(x),), mlp.x, mlp.y, mlp.s)
     penalty = taser.SteinPenalty()
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)
     with pytest.raises(ValueError, match="0…2"):  # and later ones too, on a CPU

@@ -164,3 +164,14 @@ def test_a_pass_at_other_inputs_is_refused() -> None:
         shared.outputs = case.model(case.x[:2])
     with pytest.raises(ValueError, match="2 outputs for 4 inputs"):
         taser.SteinPenalty()(case.model, case.x, case.y, case.s, shared=shared)
+
+
+def test_a_pass_at_other_weights_is_refused() -> None:
+    case = cases.case("mlp")
+    penalty, optimiser = taser.SteinPenalty(), torch.optim.SGD(case.model.parameters(), 0.1)
+    with taser.SharedPass(case.model) as shared:
+        shared.outputs = case.model(case.x)
+    penalty(case.model, case.x, case.y, case.s, shared=shared).backward()
+    optimiser.step()
+    with pytest.raises(ValueError, match="at other weights"):
+        penalty(case.model, case.x, case.y, case.s, shared=shared)

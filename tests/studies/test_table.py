@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from taser.attacks import Threat
 from taser.evaluation import Evaluation
@@ -297,11 +298,51 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
         ({"search": {"candidates": {"off": [[]], "tasre": [[]]}}}, "'tasre', which is no variant"),
         ({"tuned": {"tasre": {}}}, "tuned names 'tasre'"),
         ({"scratch": ["off", "tasre"]}, "scratch names 'tasre'"),
+        ({"attacks": ["autoatack"]}, "no attack 'autoatack'"),
+        ({"fewer": {"spas": 10}}, "no attack 'spas'"),
+        ({"fewer": {"spsa": 0}}, "spsa should be at least 1 example"),
+        ({"n": -3}, "n should be at least 1 example"),
+        ({"norm": "l3"}, "norm"),
+        ({"methods": "pgd"}, r"methods should be a list, such as \[pgd\]"),
+        ({"seeds": 3}, "seeds should be a list"),
+        ({"variants": {"off": [], "taser": "regulariser.name=taser"}}, "taser should be a list"),
+        ({"variants": {False: []}}, 'in YAML in quotes, "off"'),
+        ({"search": {"candidates": [1]}}, "lists of lists of overrides"),
     ],
 )
 def test_typing_errors_further_in_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TableConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"recipe": "digit"}, "no recipe 'digit/standard'"),
+        ({"methods": ["pdg"]}, "no recipe 'digits/pdg'"),
+        ({"overrides": ["loop.epoch=1"]}, "did you mean 'epochs'"),
+        ({"variants": {"off": [], "a b": [], "a_b": []}}, "two runs would be called"),
+        (
+            {
+                "finetune": ["optimiser.rate=0.1"],
+                "search": {"candidates": {"off": [["optimiser.rate=0.2"]]}},
+            },
+            "optimiser.rate is searched for, and set by finetune",
+        ),
+    ],
+)
+def test_runs_that_would_fail_are_refused_before_any_is_trained(
+    wrong: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({"methods": ["standard"], **wrong}))
+    with pytest.raises(ValueError, match=message):
+        read_table_config(path)
+
+
+def test_the_recipe_of_a_run_is_no_study() -> None:
+    with pytest.raises(ValueError, match="is the recipe of a run: `taser train"):
+        read_table_config("digits/pgd")
 
 
 @pytest.mark.parametrize(

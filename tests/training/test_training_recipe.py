@@ -102,9 +102,15 @@ def test_a_key_without_its_section(tmp_path: Path, section: str) -> None:
 def test_a_recipe_extends_another(tmp_path: Path) -> None:
     """By its path or its name; keys of the same section are joined."""
     (tmp_path / "base.yaml").write_text("loop: {epochs: 3, batch: 7}\ndata: {name: digits}")
-    path = recipe(tmp_path, f"extends: {tmp_path}/base.yaml\nloop: {{batch: 8}}")
-    config = read_recipe(path, ["loop.seed=5"])
-    assert (config.loop.epochs, config.loop.batch, config.loop.seed) == (3, 8, 5)
+    for base in (f"{tmp_path}/base.yaml", "base.yaml"):  # or beside it
+        path = recipe(tmp_path, f"extends: {base}\nloop: {{batch: 8}}")
+        config = read_recipe(path, ["loop.seed=5"])
+        assert (config.loop.epochs, config.loop.batch, config.loop.seed) == (3, 8, 5)
+
+
+def test_a_study_is_no_recipe_of_a_run() -> None:
+    with pytest.raises(ValueError, match="is a study: `taser study table --recipe studies/digits`"):
+        read_recipe("studies/digits")
 
 
 def test_a_score_that_nothing_replaces() -> None:
@@ -164,6 +170,14 @@ def test_an_override_keeps_the_other_options_of_a_model() -> None:
         ("loop.epochs=[1", r"the value in loop.epochs=\[1 is not YAML"),
         ("regulariser.ramp=2", "regulariser.ramp is a share, from 0 to 1; got 2"),
         ("schedule.warmup=-0.1", "schedule.warmup is a share, from 0 to 1; got -0.1"),
+        ("regulariser.weight=-1", "regulariser.weight should be zero or more; got -1"),
+        ("optimiser.rate=.nan", "optimiser.rate should be zero or more; got nan"),
+        ("objective.step_size=2", r"far more than epsilon=0.0313725; did you mean 2/255\?"),
+        ("objective.awp_gamma=-0.1", "objective.awp_gamma should be zero or more"),
+        ("teacher.weight=-1", "teacher.weight should be zero or more"),
+        ("loop.ema=2", "loop.ema is a share"),
+        ("loop.seed=-1", "loop.seed should be zero or more"),
+        ("data.examples=0", "data.examples should be at least 1; got 0"),
         ("loop.epochs.more=1", "loop.epochs has no keys of its own"),
         ("model.optoins.depth=1", r"there is no model.optoins \(did you mean 'options'\?\)"),
     ],

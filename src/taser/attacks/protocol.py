@@ -15,9 +15,9 @@ Model = Callable[[Tensor], Tensor]
 class Attack(Protocol):
     """A search for a wrong answer inside a threat's ball.
 
-    name: what tables and records call it. The result is never worse for the attacker than x, and an
-    attack that notices something odd about the model says so with an :class:`AttackWarning`. It may
-    have `passes`, the forward passes that an example costs at most, for a guess at the time left.
+    name: what tables and records call it. An attack that notices something odd about the model says
+    so with an :class:`AttackWarning`. It may have `passes`, the forward passes that an example
+    costs at most, for a guess at the time left.
     """
 
     @property

@@ -48,7 +48,7 @@ def audit(
 ) -> None:
     """Ask of a model what the literature asks of a defence; the exit code says what came of it.
 
-    Example: taser audit --model cnn --weights best.safetensors --data digits --epsilon 0.1
+    Example: taser audit --model out/run --epsilon 0.1
 
     Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
     and started again, it goes on.

@@ -51,7 +51,7 @@ def evaluate(
 ) -> None:
     """Accuracy under attack, example by example; killed and started again, it goes on.
 
-    Example: taser evaluate --model cnn --weights best.safetensors --data digits --epsilon 0.1
+    Example: taser evaluate --model out/run --epsilon 0.1
 
     Models that others trained: known:mnist-lenet5, known:mnist-lenet5-robust,
     known:cifar10-resnet18. Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
@@ -87,6 +87,7 @@ def evaluate(
     page = report.write(result, title, out, x=x, answers=said, curve=drawn)
     show(page, report.summary(result))
     if at_least is not None and 100 * result.robust_accuracy < at_least:
+        typer.echo(f"less than the {at_least:g} % that --at-least asks for", err=True)
         raise typer.Exit(VERDICT)
 
 

@@ -44,7 +44,7 @@ def shift(
 ) -> None:
     """Accuracy under corruptions, and whether the Stein residual tells foreign inputs.
 
-    Example: taser shift --model cnn --weights best.safetensors --data digits --other mnist
+    Example: taser shift --model out/run --other mnist
 
     Foreign are: corrupted inputs, inputs attacked by PGD, and those of other data sets. They are
     told from one half of the test examples, and made of the other half.

@@ -1,6 +1,7 @@
 """What `evaluate`, `audit` and `shift` share: a classifier, its data, and how far it is pushed."""
 
 from ast import literal_eval
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -56,11 +57,15 @@ def subject(
 
     use_threads(threads)
     known, folder = model.startswith("known:"), Path(model).is_dir()
+    if not folder and ":" not in model and len(Path(model).parts) > 1:
+        raise ValueError(f"there is no folder {model}: `taser train --out {model}` would make it")
     if known and weights is not None:
         raise ValueError(f"{model} brings its own weights")
     if (known or folder) and options:
         raise ValueError(f"{model} takes no options: its architecture is known")
     chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
+    if data and folder:
+        chosen = _as_trained(chosen, _own_data(model, root, target))
     if chosen.classes is None:
         raise ValueError(f"{chosen.name} is a regression; this is for classifiers")
     if known:
@@ -88,6 +93,29 @@ def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":
         return load(own.name, root=root, validation=own.validation, seed=own.seed, target=target)
     names = {f"known:{known.name}": known.data for known in KNOWN_MODELS}
     return load(names.get(model, "digits"), root=root, target=target)
+
+
+def _as_trained(chosen: "Dataset", own: "Dataset") -> "Dataset":
+    """The data with the class numbers of those that the model was trained on.
+
+    Classes are the same if their names are, or if they are called by these numbers.
+    """
+    import torch
+
+    names = own.classes or ()
+    if chosen.classes is None or chosen.classes == names:
+        return chosen
+    numbered = {str(number): number for number in range(len(names))}
+    known = {name: number for number, name in enumerate(names)}
+    known = known if set(chosen.classes) <= known.keys() else numbered
+    if strange := [name for name in chosen.classes if name not in known]:
+        raise ValueError(
+            f"{chosen.name} has a class {strange[0]!r}, and the model was trained on others: "
+            f"{', '.join(names)}"
+        )
+    number = torch.tensor([known[name] for name in chosen.classes])
+    parts = {part: replace(split, y=number[split.y]) for part, split in chosen.splits.items()}
+    return replace(chosen, classes=names, **parts)  # type: ignore[arg-type]
 
 
 def examples_of(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":

@@ -21,6 +21,8 @@ CHANGE = 1e-4  # of the logits' length: more than rounding between two calls
 
 def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     """Raise for inputs, labels or ε that cannot be meant. x: (N, *); y: (N,)."""
+    if not isinstance(threat, Threat):
+        raise ValueError(f"threat should be a taser.attacks.Threat; got {threat!r}")
     if not x.is_floating_point() or x.ndim < 2 or len(x) == 0:
         raise ValueError(
             f"x should be floating-point inputs (N, …); got {tuple(x.shape)} of {x.dtype}"

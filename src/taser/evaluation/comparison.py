@@ -123,5 +123,5 @@ def _check_same(evaluations: Mapping[str, Evaluation]) -> None:
     for name, other in zip(list(evaluations)[1:], others, strict=True):
         same_data = other.provenance.data == first.provenance.data
         if not same_data or other.threat != first.threat:
-            what = "examples" if not same_data else "threat"
-            raise ValueError(f"{name} was evaluated with another {what}: they cannot be compared")
+            what = "on other examples" if not same_data else "within another threat"
+            raise ValueError(f"{name} was evaluated {what}: they cannot be compared")

@@ -80,7 +80,9 @@ def shift(
     skipped = {name: reason for name, reason in reasons.items() if reason is not None}
     fit = [corruption for corruption in corruptions if corruption.name not in skipped]
     if not fit:
-        raise ValueError(f"none of the corruptions can be done: {'; '.join(skipped.values())}")
+        raise ValueError(
+            f"none of the corruptions can be done: {'; '.join(dict.fromkeys(skipped.values()))}"
+        )
     correct = {}
     for done, corruption in enumerate(fit):
         if progress:

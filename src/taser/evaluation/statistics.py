@@ -47,7 +47,8 @@ def difference_interval(
 ) -> Interval:
     """Paired bootstrap of mean(first) − mean(second), on the same examples.
 
-    Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`.
+    Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. Where no
+    answer differs the interval is the exact one of how often they could, to either side.
     """
     if first.shape != second.shape:
         raise ValueError(
@@ -55,7 +56,11 @@ def difference_interval(
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
     shares = _per_example(first) - _per_example(second)
-    _check(len(shares), level)
+    n, tail = len(shares), (1 - level) / 2
+    _check(n, level)
+    if not shares.any():
+        beyond = 1 - tail ** (1 / n)
+        return Interval(0.0, -beyond, beyond)
     return _mean_interval(shares, level, seed)
 
 

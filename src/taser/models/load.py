@@ -56,6 +56,11 @@ def _make(
             raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
         return build(spec, classes=classes, shape=shape, **options)
     make = locate(spec)
+    if isinstance(make, nn.Module):
+        raise ValueError(
+            f"{spec} is a model already; name a function that returns it, since the weights of "
+            "training should not depend on what else the file does"
+        )
     try:
         signature(make).bind(**options)
     except TypeError as error:

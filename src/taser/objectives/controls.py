@@ -8,6 +8,7 @@ from taser.probes.precision import full_precision
 from taser.stein.asked import asked
 from taser.stein.guards import unwrapped
 from taser.stein.part import random_part
+from taser.stein.plain_kernels import plain_kernels
 from taser.stein.reverse import gradient_with_graph
 from taser.stein.shared import SharedPass
 
@@ -50,7 +51,7 @@ class GradientPenalty(nn.Module):
             if rows is not None:
                 x, y = x[rows], None if y is None else y[rows]
                 shared = None if shared is None else shared.rows(rows)
-        with asked(model, x, shared), torch.enable_grad():
+        with asked(model, x, shared), torch.enable_grad(), plain_kernels():
             _, gradient = gradient_with_graph(Probed(model, self.probe, y), full_precision(x))
             return gradient.flatten(1).square().sum(1).mean()
 
@@ -82,7 +83,7 @@ class JacobianPenalty(nn.Module):
     ) -> Tensor:
         """A scalar. x: (B, *); labels and score are not needed."""
         model = unwrapped(model)
-        with asked(model, x, shared), torch.enable_grad():
+        with asked(model, x, shared), torch.enable_grad(), plain_kernels():
             x = full_precision(x).detach().requires_grad_()
             z = model(x.clone()).reshape(len(x), -1)  # a copy: it may begin in place
             total = z.new_zeros(())

@@ -34,7 +34,7 @@ class TRADES(Objective):
     ) -> Tensor:
         """Points where the prediction differs most from that at x."""
         with quiet(model), torch.no_grad():
-            clean = model(x)
+            clean = model(x.clone())  # a copy: it may begin in place
         return self.inner(model, x, y, loss=kl_from(clean), generator=generator)
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:

@@ -8,6 +8,11 @@ from torch import Tensor
 
 def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
     """Raise unless z is (B, C) with C ≥ 2 and y holds B class numbers below C."""
+    if not isinstance(z, Tensor):
+        raise ValueError(
+            f"{name} wants logits (B, C); the model gives a {type(z).__name__}. Wrap it: "
+            "lambda x: model(x)[0], or model(x).logits"
+        )
     if z.ndim != 2 or z.shape[1] < 2:
         raise ValueError(
             f"{name} wants logits of shape (B, C) with at least two classes; got "

@@ -12,6 +12,7 @@ from taser.files import write_atomically
 from .page import Block, Page, Picture, png
 from .table import Table
 
+ENOUGH = 100  # examples: with fewer, a tenth of them may hide behind sampling error
 CURVE = (
     "Accuracy on the audited examples as ε grows, under PGD on three losses; dashed: the ε of the "
     "claim. It should fall steadily, and to zero."
@@ -51,6 +52,8 @@ def summary(audit: Audit) -> list[str]:
         lines.append(
             "Nothing found says that its gradients hide weakness; that is no proof of robustness."
         )
+    if audit.n < ENOUGH:
+        lines.append(f"With fewer than {ENOUGH} right answers only a gross mask would be seen.")
     standing = next(p.accuracy for p in audit.curve if p.epsilon == audit.threat.epsilon)
     lines.append(
         f"The model gets {audit.n} of {audit.asked} examples right; {100 * standing:.1f} % of "

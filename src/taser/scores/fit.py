@@ -5,12 +5,13 @@ import io
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from taser.data.digest import sha256_of_arrays
 from taser.files import write_atomically
 from taser.shapes import rows_like
 
@@ -80,8 +81,11 @@ def fit(
     if config.flip and len(denoiser.event_shape) != 3:
         raise ValueError(f"flip is for images; these inputs have shape {denoiser.event_shape}")
     run = _Run(denoiser, x, config)
-    if checkpoint is not None and checkpoint.exists():
-        run.restore(checkpoint)
+    if checkpoint is not None:
+        data = sha256_of_arrays([x.numpy(force=True)])
+        run.told = {**asdict(config), "save_every": None, "data": data}
+        if checkpoint.exists():
+            run.restore(checkpoint)
     saved = started = time.monotonic()
     while run.step < config.steps and not run.out_of_time():
         loss = run.advance()
@@ -123,6 +127,7 @@ class _Run:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
+        self.told: dict[str, object] = {}  # what its state has to agree with
         self.device = next(self.model.parameters()).device
         wanted = config.bfloat16
         self.bfloat16 = images and has_bfloat16(self.device) if wanted is None else wanted
@@ -177,7 +182,7 @@ class _Run:
             {
                 "model": self.model.state_dict(), "average": self.average.state_dict(),
                 "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
-                "step": self.step, "elapsed": self.elapsed,
+                "step": self.step, "elapsed": self.elapsed, "told": self.told,
             },
             buffer,
         )  # fmt: skip
@@ -190,9 +195,15 @@ class _Run:
             self.model.load_state_dict(state["model"])
             self.average.load_state_dict(state["average"])
             self.optimiser.load_state_dict(state["optimiser"])
+            other = [name for name, value in self.told.items() if state["told"][name] != value]
         except Exception as error:
             raise ValueError(
                 f"{path} is not the state of this training ({error}); remove it to start anew"
             ) from error
+        if other:
+            raise ValueError(
+                f"{path} is the state of a training with other {', '.join(other)}; remove it to "
+                "start anew"
+            )
         self.generator.set_state(state["random"])
         self.step, self.elapsed = state["step"], state["elapsed"]

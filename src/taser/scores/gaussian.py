@@ -38,6 +38,8 @@ class Gaussian(Density):
         """
         if not 0.0 <= shrinkage <= 1.0:
             raise ValueError(f"shrinkage should lie in [0, 1]; got {shrinkage}")
+        if len(x) < 2 or not bool(x.isfinite().all()):
+            raise ValueError(f"a Gaussian is fitted to two or more finite inputs; got {len(x)}")
         rows = x.flatten(1)
         sample = torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
         isotropic = sample.diagonal().mean() * torch.eye(

@@ -20,16 +20,13 @@ BRIGHT = 10.0  # more than any usual normalisation makes of pixels
 
 def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
     """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
-    for name, given in (("x", x), ("the score s", s)):
-        if not isinstance(given, Tensor):
-            raise ValueError(
-                f"{name} should be a tensor, such as score(x); got {type(given).__name__}"
-            )
+    check_tensor("x", x)
+    check_tensor("the score s", s)
     if not s.is_floating_point():
         raise ValueError(f"the score s should be floating point; got {s.dtype}")
     if not x.is_floating_point():
         raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
-    if x.ndim < 2:
+    if x.ndim < 2 or not len(x):
         raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
     if s.shape != x.shape or s.device != x.device:
         raise ValueError(
@@ -49,6 +46,12 @@ def check_inputs(x: Tensor, s: Tensor, finite: bool = True) -> None:
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
+
+
+def check_tensor(name: str, given: object) -> None:
+    """Raise for anything but a tensor."""
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name} should be a tensor; got {type(given).__name__}")
 
 
 def check_labels(y: Tensor | None, x: Tensor) -> None:
@@ -93,7 +96,7 @@ def check_penalty(
         raise ValueError(f"momentum should lie in [0, 1); got {momentum}")
     if not 0.0 < fraction <= 1.0:
         raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
-    if probe is not None and not callable(probe):
+    if probe is not None and (isinstance(probe, type) or not callable(probe)):
         raise ValueError(f"probe should be a callable (outputs, y) → (B,); got {probe!r}")
     if not isinstance(generator, torch.Generator | None):
         raise ValueError(f"generator should be a torch.Generator or None; got {generator!r}")

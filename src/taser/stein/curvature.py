@@ -10,7 +10,7 @@ from .plain_kernels import plain_kernels
 from .watch import Watched
 
 PIECEWISE_LINEAR = (
-    nn.Linear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU,
+    nn.Linear, nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.LeakyReLU, nn.PReLU,
     nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Softshrink, nn.Hardshrink,
     nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd,
     nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd,

@@ -93,11 +93,9 @@ def _held_by(function: Callable) -> Iterator[object]:
         with suppress(ValueError):  # a name that is not given yet
             yield cell.cell_contents
     if isinstance(function, FunctionType):
-        if not function.__module__.startswith("torch."):  # whose functions hold no model
-            names = function.__code__.co_names
-            yield from (
-                function.__globals__[name] for name in names if name in function.__globals__
-            )
+        if not (function.__module__ or "").startswith("torch."):  # whose functions hold no model
+            known = function.__globals__
+            yield from (known[name] for name in function.__code__.co_names if name in known)
     else:
         yield from getattr(function, "__dict__", {}).values()
 

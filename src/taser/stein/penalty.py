@@ -12,7 +12,7 @@ from taser.scores import Score
 
 from .asked import asked
 from .centre import Centre, centred_square, global_mean
-from .checks import check_inputs, check_labels, check_options, check_penalty
+from .checks import check_inputs, check_labels, check_options, check_penalty, check_tensor
 from .directions import Distribution
 from .field import Field, points_and_scores
 from .guards import Backend, untouched_randomness, unwrapped
@@ -128,6 +128,7 @@ class SteinPenalty(nn.Module):
         if self.training and self.calls % self.every:
             self.calls += 1
             return x.new_zeros(())
+        check_tensor("x", x)
         size, shared = len(x), shared or SharedPass()
         shared.check(x)
         rows = (

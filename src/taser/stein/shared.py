@@ -7,7 +7,7 @@ from torch import Tensor
 
 from taser.probes import Probed
 
-from .guards import any_compiled
+from .guards import any_compiled, roots
 from .statistics import Recorded
 
 TRIED = 4
@@ -26,19 +26,31 @@ class SharedPass:
     few are compared with the model's own answers. So are outputs in half precision, in which
     differences drown; do not give them in disguise, cast to float32. Loss and penalty share a
     graph, so they have to share one `backward`. Of a compiled model the outputs alone are shared.
+
+    The outputs have to be those of the very x that the penalty gets, row for row: at others the
+    penalty would take the difference of two examples for a derivative. Weights that changed since
+    are refused.
     """
 
     def __init__(self, model: Callable | None = None) -> None:
         unseen = model is None or any_compiled(model)
         self.statistics = None if unseen else Recorded(model)  # type: ignore[arg-type]
         self.outputs: Tensor | None = None
+        modules = [] if model is None else roots(model)
+        self._weights = [weight for module in modules for weight in module.parameters()]
+        self._versions = self._changes()
 
     def __repr__(self) -> str:
         outputs = None if self.outputs is None else tuple(self.outputs.shape)
         known = "with" if self.statistics is not None else "without"
         return f"SharedPass({known} BatchNorm's statistics, outputs={outputs})"
 
+    def _changes(self) -> int:
+        """How often the weights have been changed in place, as an optimiser does."""
+        return sum(weight._version for weight in self._weights)
+
     def __enter__(self) -> "SharedPass":
+        self._versions = self._changes()
         if self.statistics is not None:
             self.statistics.__enter__()
         return self
@@ -53,6 +65,11 @@ class SharedPass:
             raise ValueError(
                 f"the shared pass was made at other inputs: it has {len(self.outputs)} outputs for "
                 f"{len(x)} inputs"
+            )
+        if self._changes() != self._versions:
+            raise ValueError(
+                "the shared pass was made at other weights: ask the model again after each step of "
+                "the optimiser"
             )
 
     def rows(self, rows: Tensor) -> "SharedPass":

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from taser.probes.precision import full_precision
@@ -91,12 +92,12 @@ class Recorded(TorchFunctionMode):
         return y
 
 
-def _training_norms(model: Callable) -> Iterator[nn.modules.batchnorm._BatchNorm]:
+def _training_norms(model: Callable) -> Iterator[_BatchNorm]:
     for root in roots(model):
         for module in root.modules():
-            is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            is_norm = isinstance(module, _BatchNorm)
             if is_norm and module.training and module.running_mean is not None:
-                yield module
+                yield module  # type: ignore[misc]
 
 
 class _FixedStatistics(TorchFunctionMode):

@@ -27,6 +27,15 @@ class Search:
     clean_cost: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        lists = isinstance(self.candidates, dict) and all(
+            isinstance(tried, list) and all(isinstance(one, list) for one in tried)
+            for tried in self.candidates.values()
+        )
+        if not lists:
+            raise ValueError(
+                "search.candidates should be lists of lists of overrides by variant, such as "
+                f"{{'off': [[optimiser.rate=0.1]]}}; got {self.candidates!r}"
+            )
         if not self.candidates.get("off"):
             raise ValueError("a search needs candidates of off, if only one that changes nothing")
         sizes = {name: len(tried) for name, tried in self.candidates.items() if name != "off"}

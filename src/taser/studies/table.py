@@ -30,15 +30,16 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
         overrides.append(f"model.weights={_start(folder.parent / job['start'])}")
     config = read_recipe(job["recipe"], overrides)
     result = train(config, folder / "run", report=progress)
+    dataset = build_data(config.data)
+    batch = min(config.loop.batch, len(dataset.train))
     found = {
         **{key: job[key] for key in ("method", "variant", "seed")},
-        "seconds_per_example": result.seconds / (result.steps * config.loop.batch),
+        "seconds_per_example": result.seconds / (result.steps * batch),
         "best_step": result.best_step, "steps": result.steps,
         "clean": result.clean, "robust": result.robust,
     }  # fmt: skip
     if "candidate" in job:
         return {**found, "candidate": job["candidate"]}
-    dataset = build_data(config.data)
     records = _judged(folder, dataset.test, job["evaluation"], progress)
     closer = _closer(folder, job, config, dataset, progress)
     return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records,

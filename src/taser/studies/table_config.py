@@ -1,15 +1,18 @@
 """What the table of methods compares: which runs, and how they are judged."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from taser.attacks import fraction
+from taser.attacks import Threat, fraction
+from taser.evaluation.named_attacks import NAMES
 from taser.nearest import hint
+from taser.training import read_recipe
 from taser.training.recipes import find_recipe
 
 from .search import Search
@@ -61,9 +64,15 @@ class TableConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", fraction(self.epsilon))
         for name in ("methods", "seeds", "attacks"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, tuple(_listed(name, getattr(self, name))))
+        for name, overrides in self.variants.items():
+            _listed(f"variants: {name}", overrides)
         if "off" not in self.variants or "off" not in (self.scratch or ("off",)):
-            raise ValueError("variants need one called off, which the others are compared with")
+            raise ValueError(
+                'variants need one called off (in YAML in quotes, "off"), which the others are '
+                "compared with"
+            )
+        self._check_evaluation()
         if isinstance(self.search, dict):
             check_keys("search", self.search, Search)
             object.__setattr__(self, "search", Search(**self.search))
@@ -74,9 +83,36 @@ class TableConfig:
                 known = ", ".join(self.variants)
                 raise ValueError(f"{key} names {unknown[0]!r}, which is no variant: {known}")
 
+    def _check_evaluation(self) -> None:
+        """What every run would otherwise fail by after its training."""
+        Threat(self.norm, self.epsilon)  # type: ignore[arg-type]
+        for attack in (*self.attacks, *self.fewer):
+            if attack not in NAMES:
+                raise ValueError(f"there is no attack {attack!r}: {', '.join(NAMES)}")
+        for name, count in {"n": self.n, **self.fewer}.items():
+            if count < 1:
+                raise ValueError(f"{name} should be at least 1 example; got {count}")
+
+    def check_runs(self) -> None:
+        """Read the recipe of every run with its overrides, so that a mistake is told at once."""
+        for job in self.jobs().values():
+            read_recipe(job["recipe"], [*job["overrides"], *job.get("candidate", [])])
+        tried = self.search.candidates.values() if self.search else ()
+        searched = _keys(chain.from_iterable(chain.from_iterable(tried)))
+        tuned = chain.from_iterable(by_method.values() for by_method in self.tuned.values())
+        if both := searched & _keys([*(self.finetune or []), *chain.from_iterable(tuned)]):
+            raise ValueError(
+                f"{min(both)} is searched for, and set by finetune or tuned: leave out one of them"
+            )
+
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Every run, by a name whose order is that of the work, but for what waits for others."""
-        return dict(self._jobs())
+        found: dict[str, dict[str, Any]] = {}
+        for name, job in self._jobs():
+            if name in found:
+                raise ValueError(f"two runs would be called {name}: give variants other names")
+            found[name] = job
+        return found
 
     def _jobs(self) -> Iterator[tuple[str, dict[str, Any]]]:
         if self.search is not None:
@@ -154,14 +190,28 @@ def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str
     return f"{seed}-{kind}-{order}-{method}-{plain}"
 
 
+def _keys(overrides: Iterable[str]) -> set[str]:
+    return {override.partition("=")[0] for override in overrides}
+
+
+def _listed(name: str, given: object) -> Iterable[Any]:
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"{name} should be a list, such as [{given}]; got {given!r}")
+    return given
+
+
 def read_table_config(name: Path | str) -> TableConfig:
     """A table's YAML, such as the shipped studies/digits; unknown keys are refused."""
     try:
         content = yaml.safe_load(find_recipe(name).read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{name} is no YAML: {error}") from None
+    if isinstance(content, dict) and ("loop" in content or "extends" in content):
+        raise ValueError(f"{name} is the recipe of a run: `taser train --recipe {name}`")
     check_keys(str(name), content, TableConfig)
-    return TableConfig(**content)
+    table = TableConfig(**content)
+    table.check_runs()
+    return table
 
 
 def check_keys(where: str, content: Any, kind: type) -> None:

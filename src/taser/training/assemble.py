@@ -24,14 +24,17 @@ PIXELS_PER_UNIT = 2.0  # u = 2x − 1 are the coordinates of a diffusion model
 
 
 def build_data(config: DataConfig) -> Dataset:
-    """The data set, with `examples` of its training part if so many are asked for."""
+    """The data set, with about `examples` of its training part if so many are asked for.
+
+    Of each class the same share, in whole examples: in ten classes it may be a few more or less.
+    """
     dataset = load(
         config.name, validation=config.validation, seed=config.seed, target=config.target
     )
     if config.examples is None or config.examples == len(dataset.train):
         return dataset
     n = len(dataset.train)
-    if not 0 < config.examples < n:
+    if config.examples > n:
         raise ValueError(f"data.examples should be at most {n}; got {config.examples}")
     labels = dataset.train.y.numpy() if dataset.classes else None
     taken = hold_out(n, config.examples / n, seed=(config.seed, 1), labels=labels)

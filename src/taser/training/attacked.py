@@ -34,7 +34,8 @@ class Attacked:
         if self._folded is None:
             copy = folded(module)
             with quiet(module), torch.no_grad():
-                if copy is None or not _alike(copy(x[:TRIED]), module(x[:TRIED])):
+                few = x[:TRIED]  # in copies: the module may begin in place
+                if copy is None or not _alike(copy(few.clone()), module(few.clone())):
                     self.fold = False
                     return module
             self._folded = copy

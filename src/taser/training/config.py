@@ -1,6 +1,7 @@
 """Everything that a training run is told, as one record: what a recipe's YAML holds."""
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 Method = Literal["standard", "pgd", "trades", "mart"]
@@ -8,7 +9,7 @@ Method = Literal["standard", "pgd", "trades", "mart"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which examples. examples: use only so many for training, drawn once by `seed` (None: all).
+    """Which examples. examples: use about so many for training, drawn once by `seed` (None: all).
 
     augment "auto" crops and flips CIFAR-10 and leaves everything else alone.
     """
@@ -20,6 +21,10 @@ class DataConfig:
     padding: int = 4
     target: str | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _positive("data", examples=1 if self.examples is None else self.examples)
+        _not_negative("data", seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,19 @@ class ObjectiveConfig:
     awp_gamma: float = 0.005
     awp_start: int = 10
     awp_with_penalty: bool = False
+
+    def __post_init__(self) -> None:
+        _not_negative(
+            "objective", epsilon=self.epsilon, step_size=self.step_size, beta=self.beta,
+            mart_weight=self.mart_weight, awp_gamma=self.awp_gamma, awp_start=self.awp_start,
+        )  # fmt: skip
+        _positive("objective", steps=self.steps)
+        _shares("objective", label_smoothing=self.label_smoothing)
+        if self.step_size >= 1 > self.epsilon:
+            raise ValueError(
+                f"objective.step_size={self.step_size:g} is far more than epsilon="
+                f"{self.epsilon:g}; did you mean {self.step_size:g}/255?"
+            )
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,7 @@ class RegulariserConfig:
 
     def __post_init__(self) -> None:
         _shares("regulariser", ramp=self.ramp)
+        _not_negative("regulariser", weight=self.weight)
 
 
 @dataclass(frozen=True)
@@ -120,6 +139,11 @@ class OptimiserConfig:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     clip: float | None = None
+
+    def __post_init__(self) -> None:
+        clip = 0.0 if self.clip is None else self.clip
+        _not_negative("optimiser", rate=self.rate, weight_decay=self.weight_decay, clip=clip)
+        _shares("optimiser", momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -144,6 +168,9 @@ class TeacherConfig:
     """α of α·KL(f_θ0 ‖ f_θ), with θ0 the weights that training began with. Zero: no teacher."""
 
     weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative("teacher", weight=self.weight)
 
 
 @dataclass(frozen=True)
@@ -201,6 +228,8 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         _positive("loop", epochs=self.epochs, batch=self.batch, accumulate=self.accumulate)
+        _shares("loop", ema=self.ema)
+        _not_negative("loop", seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -222,6 +251,12 @@ def _positive(section: str, **counts: int) -> None:
     for key, count in counts.items():
         if count < 1:
             raise ValueError(f"{section}.{key} should be at least 1; got {count}")
+
+
+def _not_negative(section: str, **values: float) -> None:
+    for key, value in values.items():
+        if not 0 <= value < inf:
+            raise ValueError(f"{section}.{key} should be zero or more; got {value}")
 
 
 def _shares(section: str, **shares: float) -> None:

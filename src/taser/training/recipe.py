@@ -33,7 +33,13 @@ def _content(name: Path | str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
-    base = _content(content.pop("extends"), (*above, path)) if "extends" in content else {}
+    if "methods" in content or "variants" in content:
+        raise ValueError(f"{name} is a study: `taser study table --recipe {name}`")
+    base = {}
+    if "extends" in content:
+        named = content.pop("extends")
+        beside = path.parent / str(named)
+        base = _content(beside if beside.is_file() else named, (*above, path))
     for section, keys in content.items():
         both = isinstance(keys, dict) and isinstance(base.get(section), dict)
         base[section] = {**base[section], **keys} if both else keys

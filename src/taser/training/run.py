@@ -34,13 +34,14 @@ LINES_PER_EPOCH = 10
 MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 
 
-def train(config: Config, out: Path, *, report: Report | None = None) -> Result:
+def train(config: Config, out: Path | str, *, report: Report | None = None) -> Result:
     """Train, or go on with the run in `out`, which has to be of the same configuration.
 
     out/config.yaml, model.json, log.jsonl, tensorboard/, checkpoints/, best.safetensors (by what
     validation.select says), last.safetensors and result.json. report(done, total, label) is called
     after each step.
     """
+    out = Path(out)
     check_same_run(config, out)
     setup = set_up(config)
     try:

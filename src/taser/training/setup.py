@@ -131,6 +131,9 @@ def _learner(
     regulariser = build_regulariser(config.regulariser, dataset, generator)
     if isinstance(regulariser, nn.Module):
         regulariser.to(device)
+        # A difference of two rounded answers is mostly rounding; attacks and loss are in bfloat16
+        # on a GPU, so that it is the penalty alone which gets slower.
+        torch.backends.cudnn.allow_tf32 = False
     teacher = None
     if config.teacher.weight:
         if dataset.task == "regression":
