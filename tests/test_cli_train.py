@@ -36,7 +36,8 @@ def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
                "--out", tmp_path / "strict", code=3)  # fmt: skip
     run(
         "finetune", "--model", "cnn", "--weights", folder / "best.safetensors", "--out",
-        tmp_path / "tuned", "data.name=digits", "data.augment=none", *SMALL,
+        tmp_path / "tuned", "data.name=digits", "data.augment=none", "model.activation=silu",
+        *SMALL,
     )  # fmt: skip
     assert (tmp_path / "tuned" / "last.safetensors").exists()
 

@@ -123,6 +123,18 @@ def test_what_is_wrong_is_said(file: str, spec: str, options: dict, message: str
         load_model(spec.replace("FILE", file), **arguments)
 
 
+def test_weights_of_a_run_with_another_activation(tmp_path: Path) -> None:
+    """Which no shape would tell."""
+    network = {"classes": 3, "shape": (4,), "width": 8}
+    save_file(
+        load_model("mlp", activation="silu", **network).state_dict(), tmp_path / "w.safetensors"
+    )
+    (tmp_path / "model.json").write_text('{"name": "mlp", "options": {"activation": "silu"}}')
+    with pytest.raises(ValueError, match=r"activation=silu, not relu: name the run's folder"):
+        load_model("mlp", tmp_path / "w.safetensors", **network)
+    load_model("mlp", tmp_path / "w.safetensors", activation="silu", **network)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no file at"):
         load_model(f"{tmp_path}/none.py:make", classes=2, shape=(2,))

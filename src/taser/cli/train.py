@@ -64,6 +64,8 @@ def finetune(
     if not weights.expanduser().exists():
         raise FileNotFoundError(f"there are no weights at {weights}")
     settings = [f"model.name={model}", f"model.weights={weights}", *_settings(taser, threads)]
+    if ":" in model:  # what the recipe says of its own network is not of yours
+        settings += ["model.width=null", "model.activation=null"]
     _run(recipe, [*settings, *(overrides or [])], out, dry_run)
 
 

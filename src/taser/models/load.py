@@ -1,5 +1,6 @@
 """A model to study: a built-in one or the user's own, with weights from a file."""
 
+import json
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ def load_model(
     model = _make(spec, classes, shape, options)
     if weights is not None:
         load_weights(model, weights)
+        if ":" not in spec:
+            _check_activation(Path(weights).expanduser(), options.get("activation", "relu"))
     model.eval()
     _check_outputs(spec, model, classes, tuple(shape))
     return model
@@ -70,6 +73,23 @@ def _make(
     if not isinstance(model, nn.Module):
         raise ValueError(f"{spec} should return an nn.Module; got {type(model).__name__}")
     return model
+
+
+def _check_activation(weights: Path, activation: object) -> None:
+    """Raise if the weights lie in the folder of a run whose network has another.
+
+    Nothing in the shape of the weights would tell.
+    """
+    beside = weights.parent / "model.json"
+    if not beside.is_file():
+        return
+    own = json.loads(beside.read_text()).get("options", {}).get("activation", "relu")
+    if own != activation:
+        raise ValueError(
+            f"{weights} was trained with activation={own}, not {activation}: name the run's folder "
+            f"instead, or give the option activation={own} (for taser finetune "
+            f"model.activation={own})"
+        )
 
 
 def _check_outputs(
