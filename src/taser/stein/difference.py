@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from taser.probes import Probed
+from taser.shapes import rows_like
 
 from .terms import Function, Operator, Terms, values
 
@@ -69,7 +70,7 @@ def _directional(f: Function, x: Tensor, s: Tensor, t: float, centre: Tensor | N
     With f(x) given, [f(x + t u) − f(x)]·|s|/t.
     """
     size = s.flatten(1).square().mean(1).sqrt()
-    u = s / size.clamp_min(torch.finfo(s.dtype).tiny).view(-1, *[1] * (s.ndim - 1))
+    u = s / rows_like(size.clamp_min(torch.finfo(s.dtype).tiny), s)
     if centre is not None:
         return (values(f, x + t * u) - centre) * (size / t)
     forth, back = _evaluate(f, torch.stack([x + t * u, x - t * u]))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from taser.shapes import rows_like
 from taser.stein.plain_kernels import plain_kernels
 from taser.stein.reverse import gradient_with_graph
 from taser.stein.terms import Function, values
@@ -29,7 +30,7 @@ def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]
         if not log_p.requires_grad:
             raise ValueError("log_prob(x) should depend on x through autograd; it does not")
         density = (log_p - log_p.detach()).exp()  # p(·)/p(x): one at x, so nothing overflows
-        flux = density.view(-1, *[1] * (x.ndim - 1)) * gradient
+        flux = rows_like(density, x) * gradient
         return _divergence(flux, x)
 
 

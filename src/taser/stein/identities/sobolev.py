@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from taser.scores import Score
+from taser.shapes import rows_like
 from taser.stein.directions import directions
 from taser.stein.guards import Backend
 from taser.stein.plain_kernels import plain_kernels
@@ -109,7 +110,7 @@ def _axes(x: Tensor) -> Iterator[Tensor]:
 def _quadratic_form(score: Score, x: Tensor, g: Tensor, t: float, batch: int) -> Tensor:
     """gᵀ ∇s(x) g = |g| g·[s(x + t u) − s(x − t u)]/(2t) along u = g/|g|: (n,)."""
     size = per_example(g.square()).sqrt()
-    u = g / size.clamp_min(torch.finfo(g.dtype).tiny).view(-1, *[1] * (g.ndim - 1))
+    u = g / rows_like(size.clamp_min(torch.finfo(g.dtype).tiny), g)
     forth, back = (
         torch.cat([score(points[rows]) for rows in row_slices(len(x), batch)])
         for points in (x + t * u, x - t * u)
