@@ -120,6 +120,9 @@ class Ensemble:
         self.models = list(models)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total(x)
+
+    def total(self, x: torch.Tensor) -> torch.Tensor:
         return sum(model(x) for model in self.models)  # type: ignore[return-value]
 
 
@@ -130,4 +133,5 @@ def test_modules_behind_objects_and_names_of_the_module_are_found() -> None:
     one, two = nn.Dropout(), nn.Dropout()
     assert roots(by_name) == [GLOBAL]
     assert roots(Ensemble(one, two)) == [one, two]
+    assert roots(Ensemble(one, two).total) == [one, two]
     assert roots(torch.nn.functional.relu) == []

@@ -65,7 +65,7 @@ def subject(
         raise ValueError(f"{model} takes no options: its architecture is known")
     chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
     if data and folder:
-        chosen = _as_trained(chosen, _own_data(model, root, target))
+        chosen = _as_trained(chosen, _classes_of_run(model, root, target))
     if chosen.classes is None:
         raise ValueError(f"{chosen.name} is a regression; this is for classifiers")
     if known:
@@ -95,15 +95,21 @@ def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":
     return load(names.get(model, "digits"), root=root, target=target)
 
 
-def _as_trained(chosen: "Dataset", own: "Dataset") -> "Dataset":
-    """The data with the class numbers of those that the model was trained on.
+def _classes_of_run(model: str, root: Path | None, target: str | None) -> tuple[str, ...] | None:
+    try:
+        return _own_data(model, root, target).classes
+    except (ValueError, OSError):  # the data of the run are gone
+        return None
+
+
+def _as_trained(chosen: "Dataset", names: tuple[str, ...] | None) -> "Dataset":
+    """The data with the numbers of the classes that the model was trained on, if known.
 
     Classes are the same if their names are, or if they are called by these numbers.
     """
     import torch
 
-    names = own.classes or ()
-    if chosen.classes is None or chosen.classes == names:
+    if chosen.classes is None or names is None or chosen.classes == names:
         return chosen
     numbered = {str(number): number for number in range(len(names))}
     known = {name: number for number, name in enumerate(names)}

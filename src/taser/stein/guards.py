@@ -4,7 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Literal
 
 import torch
@@ -88,7 +88,11 @@ def _held_by(function: Callable) -> Iterator[object]:
     """What a method, a partial, a closure, a function or a callable object is made of."""
     if isinstance(function, functools.partial):
         yield from (function.func, *function.args, *function.keywords.values())
-    yield getattr(function, "__self__", None)
+    if isinstance(function, MethodType):
+        owner = function.__self__
+        yield owner
+        if not isinstance(owner, nn.Module | type):
+            yield from getattr(owner, "__dict__", {}).values()
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # a name that is not given yet
             yield cell.cell_contents
