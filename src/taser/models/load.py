@@ -60,10 +60,7 @@ def _make(
         return build(spec, classes=classes, shape=shape, **options)
     make = locate(spec)
     if isinstance(make, nn.Module):
-        raise ValueError(
-            f"{spec} is a model already; name a function that returns it, since the weights of "
-            "training should not depend on what else the file does"
-        )
+        raise ValueError(f"{spec} is a model already; name a function that returns one")
     try:
         signature(make).bind(**options)
     except TypeError as error:
