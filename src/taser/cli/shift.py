@@ -61,10 +61,10 @@ def shift(
     from taser.report import shift as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
-    x, y = examples_of(dataset, examples)
+    device = accelerator()
+    x, y = (part.to(device) for part in examples_of(dataset, examples))
     threat = threat_for(dataset, norm, epsilon)
     attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
-    device = accelerator()
     generator = torch.Generator(device).manual_seed(seed)
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
@@ -72,10 +72,8 @@ def shift(
         outside = {
             f"corrupted (severity {severity})": mixed(x[half:], severity, seed=seed),
             f"attacked ({threat})": torch.cat([
-                attack(network, *rows, generator=generator).cpu()
-                for rows in zip(
-                    x[half:].to(device).split(BATCH), y[half:].to(device).split(BATCH), strict=True
-                )
+                attack(network, *rows, generator=generator)
+                for rows in zip(x[half:].split(BATCH), y[half:].split(BATCH), strict=True)
             ]),
         }  # fmt: skip
         for name in other or []:
@@ -88,7 +86,7 @@ def shift(
         )  # fmt: skip
     typer.echo(report.table(result).markdown())
     typer.echo(report.signs_table(detection).markdown())
-    page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0])
+    page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0].cpu())
     show(page, report.summary(result, detection))
 
 

@@ -34,10 +34,9 @@ def accuracy_interval(correct: Tensor, *, level: float = 0.95, seed: int = 0) ->
     one, 1 − (α/2)^{1/n} from the end ("rule of three").
     """
     shares = _per_example(correct)
-    n, tail = len(shares), (1 - level) / 2
-    _check(n, level)
+    _check(len(shares), level)
     if shares.min() == shares.max() and shares[0] in (0.0, 1.0):
-        beyond = 1 - tail ** (1 / n)
+        beyond = _unseen(len(shares), level)
         return Interval(1.0, 1 - beyond, 1.0) if shares[0] else Interval(0.0, 0.0, beyond)
     return _mean_interval(shares, level, seed)
 
@@ -56,12 +55,16 @@ def difference_interval(
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
     shares = _per_example(first) - _per_example(second)
-    n, tail = len(shares), (1 - level) / 2
-    _check(n, level)
+    _check(len(shares), level)
     if not shares.any():
-        beyond = 1 - tail ** (1 / n)
+        beyond = _unseen(len(shares), level)
         return Interval(0.0, -beyond, beyond)
     return _mean_interval(shares, level, seed)
+
+
+def _unseen(n: int, level: float) -> float:
+    """How often something may happen that n examples did not show: 1 − (α/2)^{1/n}."""
+    return 1 - ((1 - level) / 2) ** (1 / n)
 
 
 def _per_example(correct: Tensor) -> np.ndarray:

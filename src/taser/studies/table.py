@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from taser.attacks import Threat
 from taser.data import Dataset, Split
@@ -40,8 +40,9 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     }  # fmt: skip
     if "candidate" in job:
         return {**found, "candidate": job["candidate"]}
-    records = _judged(folder, dataset.test, job["evaluation"], progress)
-    closer = _closer(folder, job, config, dataset, progress)
+    model = load_trained(folder / "run").to(accelerator())
+    records = _judged(model, folder, dataset.test, job["evaluation"], progress)
+    closer = _closer(model, folder, job, config, dataset, progress)
     return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records,
             "closer": closer}  # fmt: skip
 
@@ -77,14 +78,14 @@ def _start(home: Path) -> Path:
 
 
 def _judged(
-    folder: Path, test: Split, judged: dict[str, Any], progress: Progress | None
+    model: nn.Module, folder: Path, test: Split, judged: dict[str, Any], progress: Progress | None
 ) -> list[dict[str, Any]]:
     """One record for all attacks on the same number of examples."""
     sizes = dict.fromkeys(judged["attacks"].values())
     return [
         json.loads(
             evaluate(
-                load_trained(folder / "run").to(accelerator()), test.x, test.y,
+                model, test.x, test.y,
                 threat=Threat(judged["norm"], judged["epsilon"]),
                 attacks=[name for name, size in judged["attacks"].items() if size == n], n=n,
                 out=folder / f"evaluation-{n}", progress=progress,
@@ -95,10 +96,10 @@ def _judged(
 
 
 def _closer(
-    folder: Path, job: dict[str, Any], config: Config, dataset: Dataset, progress: Progress | None
-) -> dict[str, Any]:
+    model: nn.Module, folder: Path, job: dict[str, Any], config: Config, dataset: Dataset,
+    progress: Progress | None,
+) -> dict[str, Any]:  # fmt: skip
     """What the report shows of the run beside its accuracies."""
-    model = load_trained(folder / "run").to(accelerator())
     test, judged = dataset.test, job["evaluation"]
     threat = Threat(judged["norm"], judged["epsilon"])
     found = look_closer(model, test, threat, _reference_score(config, dataset), progress)

@@ -1,8 +1,9 @@
 """Everything that a training run is told, as one record: what a recipe's YAML holds."""
 
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, Literal
+
+from .bounds import check_not_negative, check_positive, check_shares
 
 Method = Literal["standard", "pgd", "trades", "mart"]
 
@@ -23,8 +24,8 @@ class DataConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _positive("data", examples=1 if self.examples is None else self.examples)
-        _not_negative("data", seed=self.seed)
+        check_positive("data", examples=1 if self.examples is None else self.examples)
+        check_not_negative("data", seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class ObjectiveConfig:
     awp_with_penalty: bool = False
 
     def __post_init__(self) -> None:
-        _not_negative(
+        check_not_negative(
             "objective", epsilon=self.epsilon, step_size=self.step_size, beta=self.beta,
             mart_weight=self.mart_weight, awp_gamma=self.awp_gamma, awp_start=self.awp_start,
         )  # fmt: skip
-        _positive("objective", steps=self.steps)
-        _shares("objective", label_smoothing=self.label_smoothing)
+        check_positive("objective", steps=self.steps)
+        check_shares("objective", label_smoothing=self.label_smoothing)
         if self.step_size >= 1 > self.epsilon:
             raise ValueError(
                 f"objective.step_size={self.step_size:g} is far more than epsilon="
@@ -125,8 +126,8 @@ class RegulariserConfig:
     cache: str | None = None
 
     def __post_init__(self) -> None:
-        _shares("regulariser", ramp=self.ramp)
-        _not_negative("regulariser", weight=self.weight)
+        check_shares("regulariser", ramp=self.ramp)
+        check_not_negative("regulariser", weight=self.weight)
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ class OptimiserConfig:
 
     def __post_init__(self) -> None:
         clip = 0.0 if self.clip is None else self.clip
-        _not_negative("optimiser", rate=self.rate, weight_decay=self.weight_decay, clip=clip)
-        _shares("optimiser", momentum=self.momentum)
+        check_not_negative("optimiser", rate=self.rate, weight_decay=self.weight_decay, clip=clip)
+        check_shares("optimiser", momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class ScheduleConfig:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _shares("schedule", warmup=self.warmup, final=self.final)
+        check_shares("schedule", warmup=self.warmup, final=self.final)
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class TeacherConfig:
     weight: float = 0.0
 
     def __post_init__(self) -> None:
-        _not_negative("teacher", weight=self.weight)
+        check_not_negative("teacher", weight=self.weight)
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class ValidationConfig:
 
     def __post_init__(self) -> None:
         patience = 1 if self.patience is None else self.patience
-        _positive(
+        check_positive(
             "validation", every=self.every, examples=self.examples, steps=self.steps,
             patience=patience,
         )  # fmt: skip
@@ -227,9 +228,9 @@ class LoopConfig:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        _positive("loop", epochs=self.epochs, batch=self.batch, accumulate=self.accumulate)
-        _shares("loop", ema=self.ema)
-        _not_negative("loop", seed=self.seed)
+        check_positive("loop", epochs=self.epochs, batch=self.batch, accumulate=self.accumulate)
+        check_shares("loop", ema=self.ema)
+        check_not_negative("loop", seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -245,21 +246,3 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
-
-
-def _positive(section: str, **counts: int) -> None:
-    for key, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{section}.{key} should be at least 1; got {count}")
-
-
-def _not_negative(section: str, **values: float) -> None:
-    for key, value in values.items():
-        if not 0 <= value < inf:
-            raise ValueError(f"{section}.{key} should be zero or more; got {value}")
-
-
-def _shares(section: str, **shares: float) -> None:
-    for key, share in shares.items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{section}.{key} is a share, from 0 to 1; got {share}")
