@@ -52,6 +52,28 @@ def test_a_score_is_fitted_checked_and_cached(tmp_path: Path) -> None:
     assert (tmp_path / "scores" / "manifest.json").exists()
 
 
+def test_a_score_of_ones_own_is_checked_and_trained_with(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import taser\n\n"
+        "def score():\n"
+        "    return taser.scores.from_edm(\n"
+        "        taser.scores.pretrained('digits'), 0.1, coordinates='[0,1]')\n"
+    )
+    said = run("score", "check", f"{own}:score", "--examples", "64", "--out", tmp_path / "check")
+    assert "| 50 | 0.088 |" in said
+    settings = ("data.examples=100", "loop.epochs=1", "validation.examples=20", "model.width=4")
+    for name, score in (("own", f"{own}:score"), ("shipped", "auto")):
+        run(
+            "train", "--recipe", "digits/standard", "--taser", "--out", tmp_path / name,
+            f"regulariser.score={score}", *settings,
+        )  # fmt: skip
+    one, other = (
+        (tmp_path / name / "last.safetensors").read_bytes() for name in ("own", "shipped")
+    )
+    assert one == other
+
+
 def test_the_score_of_plane_data_is_drawn(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))

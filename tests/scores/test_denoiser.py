@@ -37,6 +37,12 @@ def test_timesteps_are_those_of_ddpm() -> None:
         assert timestep_of(sigma_of(t)) == t
 
 
+@pytest.mark.parametrize("width", [1, 4, 6, 20])
+def test_any_width_runs(width: int) -> None:
+    x = torch.rand(2, 1, 8, 8, generator=generator())
+    assert Denoiser.for_data(x, width=width)(x, 0.1).shape == x.shape
+
+
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 16), (5,)])
 def test_untrained_it_is_the_best_linear_guess(shape: tuple[int, ...]) -> None:
     """The network starts at zero, so D is the Wiener estimate of white data."""

@@ -8,6 +8,14 @@ import typer
 from .common import Out, Root, Seed, Threads, progress_bar, show, use_threads
 from .machine import with_json
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A file of `taser score fit`, a shipped score (digits), diffusers:NAME, or a function "
+        "of yours that returns a score, file.py:function: that runs the file."
+    ),
+]
+
 app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
 
 
@@ -58,7 +66,7 @@ def fit(
 @app.command()
 @with_json
 def check(
-    model: Annotated[Path, typer.Argument(help="A file written by `taser score fit`.")],
+    model: Model,
     data: Annotated[str, typer.Option(help="The data set it was fitted to.")] = "digits",
     out: Out = Path("out/score"),
     examples: Annotated[
@@ -74,27 +82,31 @@ def check(
     from taser.device import accelerator
     from taser.evaluation.score_quality import score_quality
     from taser.report import score_quality as report
-    from taser.scores import Denoiser
+    from taser.scores import Denoiser, named
     from taser.scores.sampler import sample
 
     device = accelerator()
-    denoiser = Denoiser.load(model).to(device)
+    denoiser = named(model).to(device)
     dataset = load(data, root=root)
     held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
     held_out = held_out[:examples].to(device)
     with progress_bar() as progress:
         quality = score_quality(denoiser, dataset.train.x.to(device), held_out, progress=progress)
-        samples = sample(denoiser, 16).cpu() if held_out.ndim == 4 else None
+        samples = None  # another's denoiser may not know the noise levels that sampling passes
+        if isinstance(denoiser, Denoiser) and held_out.ndim == 4:
+            samples = sample(denoiser, 16).cpu()
         plane = held_out.shape[1:] == (2,)
         figure = report.field(denoiser.cpu().at(), held_out.cpu()) if plane else None
     typer.echo(report.table(quality).markdown())
-    page = report.write(quality, f"{model.name} on {data}", out, samples=samples, plane=figure)
+    page = report.write(
+        quality, f"{Path(model).name} on {data}", out, samples=samples, plane=figure
+    )
     show(page, report.summary(quality))
 
 
 @app.command()
 def cache(
-    model: Annotated[Path, typer.Argument(help="A file written by `taser score fit`.")],
+    model: Model,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
     timestep: Annotated[int, typer.Option(help="DDPM timestep of the noise level.")] = 50,
@@ -111,16 +123,15 @@ def cache(
     from taser.data import CropAndFlip, load
     from taser.device import accelerator
     from taser.evaluation.score_quality import augmentation_error
-    from taser.scores import Denoiser
-    from taser.scores.cache import weights_hash, write_cache
+    from taser.scores import named
+    from taser.scores.cache import model_hash, write_cache
 
-    denoiser = Denoiser.load(model).to(accelerator())
     train = load(data, root=root, validation=validation).train
     x = train.x.to(accelerator())
-    score = denoiser.at(timestep=timestep)
+    score = named(model).at(timestep=timestep).to(accelerator())
     with progress_bar() as progress:
         write_cache(
-            out, score, x, data=train.hash, model=weights_hash(denoiser),
+            out, score, x, data=train.hash, model=model_hash(score),
             sigma=score.sigma, progress=progress,
         )  # fmt: skip
     typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")

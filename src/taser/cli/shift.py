@@ -28,8 +28,8 @@ def shift(
         list[str] | None, typer.Option(help="Another data set, to tell from this; repeatable.")
     ] = None,
     score: Annotated[
-        Path | None,
-        typer.Option(help="A file of `taser score fit`; by default the shipped one or a Gaussian."),
+        str | None,
+        typer.Option(help="As for `taser score check`; by default the shipped one or a Gaussian."),
     ] = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
@@ -90,14 +90,14 @@ def shift(
     show(page, report.summary(result, detection))
 
 
-def _score(dataset: "Dataset", path: Path | None) -> "nn.Module":
+def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
     """The score named, or shipped for this data, or that of a Gaussian fitted to it."""
     from taser.data.subset import subset
-    from taser.scores import Denoiser, Gaussian, pretrained
+    from taser.scores import Gaussian, named, pretrained
     from taser.scores.pretrained import SHIPPED
 
-    if path is not None:
-        return Denoiser.load(path).at()
+    if name is not None:
+        return named(name).at()
     if dataset.name in SHIPPED:
         return pretrained(dataset.name).at()
     return Gaussian.fit(dataset.train.rows(subset(len(dataset.train), 10_000)))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from taser.data import Augmentation
-from taser.scores import Denoiser, Gaussian, sigma_of
+from taser.scores import Denoiser, DenoisingScore, Gaussian, sigma_of
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 
 TIMESTEPS = (10, 25, 50, 100, 200)
@@ -68,7 +68,7 @@ def wiener(train: Tensor, shrinkage: float = 0.0) -> Callable[[Tensor, float], T
 
 @torch.no_grad()
 def score_quality(
-    denoiser: Denoiser,
+    denoiser: Denoiser | DenoisingScore,
     train: Tensor,
     held_out: Tensor,
     *,

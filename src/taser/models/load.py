@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from taser.locate import locate
+
 from .build import build
-from .locate import locate
 from .weights import load_weights
 
 

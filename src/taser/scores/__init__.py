@@ -9,6 +9,7 @@ from .fit import FitConfig, fit
 from .gaussian import Gaussian
 from .kernel_density import KernelDensity
 from .mixture import GaussianMixture
+from .named import named
 from .noise import sigma_of, timestep_of
 from .pretrained import pretrained
 from .protocol import Score
@@ -29,6 +30,7 @@ __all__ = [
     "fit",
     "from_diffusers",
     "from_edm",
+    "named",
     "normalised",
     "pretrained",
     "sigma_of",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from taser.files import write_atomically
 
+from .denoising import DenoisingScore
 from .protocol import Score
 
 
@@ -43,6 +44,17 @@ def weights_hash(module: nn.Module) -> str:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def model_hash(score: DenoisingScore) -> str:
+    """The hash of the network behind a score, by which a cache knows it."""
+    network = score.denoise if isinstance(score.denoise, nn.Module) else score
+    if not network.state_dict():
+        raise ValueError(
+            "a cache is known by its score network's weights, and this score is a function "
+            "without any: give from_edm an nn.Module"
+        )
+    return weights_hash(network)
 
 
 def write_cache(

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from .noise import level
+
 Denoise = Callable[[Tensor, float], Tensor]
 """(x + σε, σ) → E[x | x + σε], in the coordinates of x: (B, *) → (B, *)."""
 
@@ -53,6 +55,13 @@ class DenoisingScore(nn.Module):
         """
         moved, s = self.noised(x, generator)
         return (s - self(2 * x - moved)) / 2
+
+    def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
+        """The same denoiser at another noise level: a timestep of DDPM's schedule, or σ."""
+        score = DenoisingScore(self.denoise, level(timestep, sigma))
+        for name, network in self.named_children():  # what an adapter holds beside its function
+            score.add_module(name, network)
+        return score
 
     def __repr__(self) -> str:
         """One line: the layers of a diffusion model would fill pages."""

@@ -1,6 +1,7 @@
 """The networks inside a denoiser: a small U-Net for images and an MLP for vectors."""
 
 from collections.abc import Sequence
+from math import gcd
 
 import torch
 import torch.nn.functional as F
@@ -159,7 +160,7 @@ def _apply(layer: nn.Module, h: Tensor, embedding: Tensor) -> Tensor:
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(min(8, channels), channels)
+    return nn.GroupNorm(gcd(8, channels), channels)  # eight groups, or fewer that divide them
 
 
 def _zeroed(layer: nn.Module) -> nn.Module:

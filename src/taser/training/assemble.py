@@ -14,7 +14,7 @@ from taser.data.holdout import hold_out
 from taser.models import load_model
 from taser.objectives import GradientPenalty, JacobianPenalty, Objective, Regulariser, Taser
 from taser.probes import Output
-from taser.scores import Denoiser, Gaussian, Replaced, Score, pretrained
+from taser.scores import Gaussian, Replaced, Score, named, pretrained
 from taser.scores.pretrained import SHIPPED
 from taser.stein import SteinPenalty
 
@@ -135,9 +135,7 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
             f"no score model ships for {dataset.name}: fit one with `taser score fit --data "
             f"{dataset.name} --out score.safetensors`, and give regulariser.score=score.safetensors"
         )
-    denoiser = (
-        pretrained(dataset.name) if config.score == "auto" else Denoiser.load(Path(config.score))
-    )
+    denoiser = pretrained(dataset.name) if config.score == "auto" else named(config.score)
     level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
     score = denoiser.at(**level)
     return score if config.replaced == "none" else Replaced(score, config.replaced)

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from taser.data import Dataset
 from taser.objectives import Regulariser, Taser
 from taser.scores import DenoisingScore
-from taser.scores.cache import StaleCache, read_cache, weights_hash
+from taser.scores.cache import StaleCache, model_hash, read_cache
 
 from .assemble import build_augmentation
 from .config import Config
@@ -32,11 +31,10 @@ def cached_scores(
             "regulariser.cache holds the score at the examples as they are, which crops and flips "
             "change: set data.augment=none, or do without the cache"
         )
-    assert isinstance(score.denoise, nn.Module)
     try:
         return read_cache(
             Path(config.regulariser.cache).expanduser(), data=dataset.train.hash,
-            model=weights_hash(score.denoise), sigma=score.sigma,
+            model=model_hash(score), sigma=score.sigma,
         )  # fmt: skip
     except StaleCache as error:
         split = "`taser score cache --validation` as data.validation; data.seed=0, every example"

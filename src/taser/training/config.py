@@ -96,10 +96,11 @@ class RegulariserConfig:
         quarter, keeps the expected gradient and makes it noisier. The gradient penalty takes such a
         part too, in every step; the Jacobian's takes all.
     score
-        "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or a file written by
-        `taser score fit`. Its noise level is `sigma` in the data's units, or `timestep` of the
-        DDPM schedule. replaced: with the score of "shuffled" images or "white" directions instead
-        of a denoiser's own, for studies that ask whether the geometry matters.
+        "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
+        :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or
+        a function of yours, "file.py:function". Its noise level is `sigma` in the data's units, or
+        `timestep` of the DDPM schedule. replaced: with the score of "shuffled" images or "white"
+        directions instead of a denoiser's own, for studies that ask whether the geometry matters.
     cache
         A folder that `taser score cache` wrote with this score for these data, for at "clean"
         without augmentation: the scores are read, and no network asked.

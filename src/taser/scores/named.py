@@ -1,0 +1,55 @@
+"""A score by name: of a file, of a diffusion model, or of a function of the user's."""
+
+from pathlib import Path
+
+from taser.locate import locate
+
+from .adapters import from_diffusers
+from .denoiser import Denoiser
+from .denoising import DenoisingScore
+from .pretrained import SHIPPED, pretrained
+
+DIFFUSERS = "diffusers:"
+
+
+def named(spec: str | Path) -> Denoiser | DenoisingScore:
+    """What `spec` names; its score at a noise level is `.at(timestep=50)` or `.at(sigma=0.088)`.
+
+    spec
+        A file written by `taser score fit`; a shipped one ("cifar10"); "diffusers:" and the folder
+        or hub name of a diffusion model; or a function of yours that returns a score at some noise
+        level, as :func:`from_edm` and :func:`from_diffusers` do: "package.module:function" or
+        "path/to/file.py:function". **The latter two run the code in that module or file**, so name
+        only what you trust.
+
+    >>> named("digits").at(timestep=50)
+    DenoisingScore(sigma=0.0879815, by Denoiser, 0.14 M parameters)
+    """
+    spec = str(spec)
+    if spec.startswith(DIFFUSERS):
+        return from_diffusers(spec.removeprefix(DIFFUSERS))
+    if ":" not in spec:
+        return _of_file(spec)
+    score = locate(spec)()
+    if not isinstance(score, Denoiser | DenoisingScore):
+        raise ValueError(
+            f"{spec} should return a score with a noise level, as taser.scores.from_edm and "
+            f"from_diffusers do; got {type(score).__name__}"
+        )
+    return score
+
+
+def _of_file(spec: str) -> Denoiser:
+    path = Path(spec).expanduser()
+    if spec in SHIPPED and not path.exists():
+        return pretrained(spec)
+    if path.suffix == ".py":
+        raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
+    if path.is_dir():
+        raise ValueError(f"{spec} is a folder; for a diffusers model write {DIFFUSERS + spec!r}")
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no score at {spec}: a file of `taser score fit`, a shipped one "
+            f"({', '.join(SHIPPED)}), {DIFFUSERS}NAME or file.py:function is needed"
+        )
+    return Denoiser.load(path)
