@@ -31,6 +31,9 @@ def score():
 def function():
     return from_edm(lambda x, sigma: x, 0.3)
 
+def wide():
+    return from_edm(torch.nn.Bilinear(7, 1, 7), 0.3)
+
 def wrong():
     return Shrink()
 '''
@@ -93,6 +96,12 @@ def test_wrong_names_are_told(own: Path) -> None:
         named("nowhere")
     with pytest.raises(ValueError, match="did you mean 'score'"):
         named(f"{own}:scores")
+
+
+def test_a_score_of_other_inputs_is_told_before_training(own: Path) -> None:
+    config = RegulariserConfig(name="taser", score=f"{own}:wide")
+    with pytest.raises(ValueError, match=r"not take the inputs of digits, of shape \(1, 8, 8\)"):
+        build_score(config, taser.data.load("digits"))
 
 
 def test_a_cache_knows_the_network_behind_a_function(own: Path) -> None:

@@ -138,6 +138,13 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
     denoiser = pretrained(dataset.name) if config.score == "auto" else named(config.score)
     level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
     score = denoiser.at(**level)
+    try:
+        score(dataset.train.rows(slice(2)))
+    except (RuntimeError, TypeError, IndexError) as error:  # of a stranger's network
+        raise ValueError(
+            f"regulariser.score={config.score} does not take the inputs of {dataset.name}, "
+            f"of shape {dataset.input_shape}: {error}"
+        ) from error
     return score if config.replaced == "none" else Replaced(score, config.replaced)
 
 
