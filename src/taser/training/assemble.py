@@ -133,7 +133,8 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
     if config.score == "auto" and dataset.name not in SHIPPED:
         raise ValueError(
             f"no score model ships for {dataset.name}: fit one with `taser score fit --data "
-            f"{dataset.name} --out score.safetensors`, and give regulariser.score=score.safetensors"
+            f"{dataset.name} --out score.safetensors`, and give regulariser.score="
+            "score.safetensors; for colour photographs regulariser.score=ffdnet will do"
         )
     denoiser = pretrained(dataset.name) if config.score == "auto" else named(config.score)
     level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
