@@ -35,7 +35,9 @@ def build_data(config: DataConfig) -> Dataset:
         return dataset
     n = len(dataset.train)
     if config.examples > n:
-        raise ValueError(f"data.examples should be at most {n}; got {config.examples}")
+        raise ValueError(
+            f"data.examples should be at most {n}; got {config.examples} (data.examples=null: all)"
+        )
     labels = dataset.train.y.numpy() if dataset.classes else None
     taken = hold_out(n, config.examples / n, seed=(config.seed, 1), labels=labels)
     rows = torch.from_numpy(taken.nonzero()[0])
