@@ -228,7 +228,10 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     assert {(row["variant"], row["finetuned"]) for row in entries} == {
         ("off", False), ("off", True), ("taser", True)
     }  # fmt: skip
-    assert "not audited: an audit takes at least 30 examples" in text
+    runs = Finished.of(queue).runs
+    (audit,) = (run.closer["audit"] for run in runs if "audit" in run.closer)
+    assert audit["n"] >= 30  # of ten too few are right, so more are asked
+    assert audit["asked"] > 10
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 7
 
 

@@ -12,7 +12,7 @@ from taser.data import Split
 from taser.device import accelerator
 from taser.evaluation import subset
 from taser.evaluation.answers import device_of
-from taser.evaluation.audit import audit
+from taser.evaluation.audit import TooFewRight, audit
 from taser.evaluation.curve import accuracy_curve
 from taser.probes import Margin, Probed
 from taser.scores import DenoisingScore
@@ -67,7 +67,7 @@ def audited(
     surrogate: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """A short audit's answers, as JSON; a network that is too often wrong has none."""
+    """A short audit's answers, as JSON, on n examples, or more while too few are right."""
     rows = subset(len(test), n)
     try:
         return audit(
@@ -75,6 +75,8 @@ def audited(
             restarts=2, queries=200, progress=progress,
         ).numbers()  # fmt: skip
     except ValueError as error:
+        if isinstance(error, TooFewRight) and n < len(test):
+            return audited(model, test, threat, 2 * n, surrogate, progress)
         return {"verdict": f"not audited: {error}", "checks": [], "n": 0}
 
 

@@ -40,7 +40,8 @@ class TableConfig:
         Of the evaluation, on the same n test examples for all. {"spsa": 100} as `fewer` tries an
         attack on fewer of them, where it is too slow for all.
     audited
-        How many test examples the runs of the variant "taser" are audited on; none by default.
+        How many test examples the runs of the variant "taser" are audited on, or twice as many
+        and so on while too few are right; none by default.
     """
 
     recipe: str = "digits"

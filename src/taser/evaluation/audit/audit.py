@@ -36,6 +36,10 @@ FEWEST = 30
 """Rightly classified examples, under which no check could fail or pass for a reason."""
 
 
+class TooFewRight(ValueError):
+    """The model gets too few of the examples right for an audit; more of them may do."""
+
+
 def audit(
     model: Model,
     x: Tensor,
@@ -106,7 +110,7 @@ def _of_right_answers(trial: Trial) -> Trial:
     """The trial of those examples alone that the model gets right."""
     right = trial.right(trial.x, trial.y)
     if int(right.sum()) < FEWEST:
-        raise ValueError(
+        raise TooFewRight(
             f"an audit takes at least {FEWEST} examples that the model gets right; it got "
             f"{int(right.sum())} of {len(right)}. Give it more"
         )
