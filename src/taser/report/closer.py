@@ -10,6 +10,7 @@ from torch import Tensor
 
 from taser.scores import pretrained
 from taser.scores.pretrained import SHIPPED
+from taser.studies.ablation import DEFAULT
 from taser.studies.table import RunResult
 from taser.studies.table_config import job_name
 from taser.training import read_recipe
@@ -17,7 +18,8 @@ from taser.training.assemble import build_data
 
 from .closer_tables import audit_table, geometry_table
 from .finished import Finished
-from .method_table import colour, label, title_of
+from .lines import colour, label, looks
+from .method_table import title_of
 from .page import Block, Picture, png
 
 SHOWN = 8
@@ -46,7 +48,7 @@ def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
         ("Accuracy against ε", [Picture(png(_panels(first, _curves)), CURVES.format(n=n))])
     ]
     known = [run for run in first if "residuals" in run.closer]
-    pairs = [run for run in known if run.variant in ("off", "taser")]
+    pairs = [run for run in known if run.variant in ("off", "taser", DEFAULT)]
     if pairs:
         picture = Picture(png(_panels(pairs, _histograms)), RESIDUALS.format(n=n))
         found.append(("Stein residuals", [picture]))
@@ -77,10 +79,11 @@ def _panels(runs: Sequence[RunResult], draw: Callable[[Axes, list[RunResult]], N
 
 
 def _curves(axes: Axes, runs: list[RunResult]) -> None:
+    look = looks([run.variant for run in runs])
     for run in runs:
         curve = run.closer["curve"]
-        axes.plot(curve["epsilons"], [100 * a for a in curve["accuracies"]], "o-", markersize=3,
-                  label=label(run.variant), color=colour(run.variant))  # fmt: skip
+        accuracies = [100 * a for a in curve["accuracies"]]
+        axes.plot(curve["epsilons"], accuracies, "o-", markersize=3, **look[run.variant])
     epsilon = runs[0].evaluations[0].threat.epsilon
     axes.axvline(epsilon, color="0.5", linestyle="--", linewidth=0.8)
     axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))

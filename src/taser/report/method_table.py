@@ -12,7 +12,6 @@ NAMES = {
     "trades-awp": "TRADES + AWP", "mart-awp": "MART + AWP",
 }  # fmt: skip
 VARIANTS = {"off": "—", "taser": "+ TASER", "gradient": "+ ‖∇m‖²", "smooth": "SiLU only"}
-COLOURS = {"off": "#6b7280", "taser": "#2563eb", "gradient": "#d97706"}
 MEASURES = {"clean": "clean", "autoattack": "AA", "spsa": "SPSA", "worst": "worst case"}
 
 # Table 2 and the breakdown in the appendix: clean, AA, SPSA without TASER; the same with it.
@@ -165,13 +164,3 @@ def title_of(method: str, finetuned: bool = False) -> str:
 def variant_of(variant: str) -> str:
     """A variant's name in tables."""
     return VARIANTS.get(variant, variant)
-
-
-def label(variant: str) -> str:
-    """A variant's name in a legend."""
-    return "method alone" if variant == "off" else variant_of(variant)
-
-
-def colour(variant: str) -> str:
-    """The same for a variant in every figure."""
-    return COLOURS.get(variant, "#059669")

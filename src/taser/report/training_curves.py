@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from .method_table import colour, label
+from .lines import looks
 
 
 def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) -> Figure:
@@ -18,16 +18,16 @@ def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) 
     figure = Figure(figsize=(3.6 * columns, 2.7 * lines), layout="constrained")
     for place, (method, variants) in enumerate(logs.items(), 1):
         axes = figure.add_subplot(lines, columns, place)
+        look = looks(list(variants))
         for variant, log in variants.items():
             seen = [line for line in log if line["kind"] == "validation"]
             epochs = [line["epoch"] for line in seen]
-            shade = colour(variant)
             dots = [place for place, line in enumerate(seen) if line.get("taken")]
-            for measure, look in (
-                ("robust", {"label": label(variant)}), ("clean", {"ls": "--", "lw": 1})
-            ):  # fmt: skip
+            dashed = {"ls": "--", "lw": 1, "label": "_"}
+            for measure, other in (("robust", {}), ("clean", dashed)):
                 values = [100 * line[measure] for line in seen]
-                axes.plot(epochs, values, color=shade, marker="o", ms=4, markevery=dots, **look)
+                drawn = {**look[variant], **other}
+                axes.plot(epochs, values, marker="o", ms=4, markevery=dots, **drawn)
         axes.set_title(method, fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_xlabel("epoch")
