@@ -24,7 +24,7 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
         latter two run the code in that module or file**, so name only what you trust.
 
     >>> named("digits").at(timestep=50)
-    DenoisingScore(sigma=0.0879815, by Denoiser, 0.14 M parameters)
+    DenoisingScore(sigma=0.0880048, by Denoiser, 0.14 M parameters)
     """
     spec = str(spec)
     if spec.startswith(DIFFUSERS):
