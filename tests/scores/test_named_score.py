@@ -36,6 +36,9 @@ def wide():
 
 def wrong():
     return Shrink()
+
+def asking(path):
+    return score()
 '''
 
 
@@ -69,6 +72,8 @@ def test_files_and_shipped_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     other = Denoiser((1, 8, 8), width=4).eval()
     other.save("digits")  # a file of that name comes first
     torch.testing.assert_close(named(Path("digits")).at()(x), other.at()(x))
+    Path("cifar10").mkdir()  # a folder of that name is of something else
+    assert isinstance(named("cifar10"), Denoiser)
 
 
 def test_a_diffusers_model_by_its_folder(tmp_path: Path) -> None:
@@ -90,6 +95,8 @@ def test_a_diffusers_model_by_its_folder(tmp_path: Path) -> None:
 def test_wrong_names_are_told(own: Path) -> None:
     with pytest.raises(ValueError, match=r"should return a score with a noise level.* got Shrink"):
         named(f"{own}:wrong")
+    with pytest.raises(ValueError, match=r"cannot be called without arguments: .*path"):
+        named(f"{own}:asking")
     with pytest.raises(ValueError, match="which function in the file"):
         named(own)
     with pytest.raises(FileNotFoundError, match=r"no score at nowhere.*digits, cifar10"):

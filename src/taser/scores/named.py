@@ -1,5 +1,6 @@
 """A score by name: of a file, of a diffusion model, or of a function of the user's."""
 
+from inspect import signature
 from pathlib import Path
 
 from taser.locate import locate
@@ -31,7 +32,12 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
         return from_diffusers(spec.removeprefix(DIFFUSERS))
     if ":" not in spec:
         return _of_file(spec)
-    score = locate(spec)()
+    build = locate(spec)
+    try:
+        signature(build).bind()
+    except TypeError as error:
+        raise ValueError(f"{spec} cannot be called without arguments: {error}") from error
+    score = build()
     if not isinstance(score, Denoiser | DenoisingScore):
         raise ValueError(
             f"{spec} should return a score with a noise level, as taser.scores.from_edm and "
@@ -42,9 +48,9 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
 
 def _of_file(spec: str) -> Denoiser | DenoisingScore:
     path = Path(spec).expanduser()
-    if spec == "ffdnet" and not path.exists():
+    if spec == "ffdnet" and not path.is_file():
         return ffdnet()
-    if spec in SHIPPED and not path.exists():
+    if spec in SHIPPED and not path.is_file():
         return pretrained(spec)
     if path.suffix == ".py":
         raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
