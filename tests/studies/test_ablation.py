@@ -9,7 +9,8 @@ from taser.report import ablation as report
 from taser.report.finished import Finished
 from taser.report.frontier import draw_frontier, families
 from taser.scores import Denoiser
-from taser.studies.ablation import DEFAULT, with_half_trained_score
+from taser.studies.ablation import DEFAULT, fit_half_trained
+from taser.studies.keep import keep
 from taser.studies.queue import Queue
 from taser.studies.table import do
 from taser.studies.table_config import TableConfig, job_name, read_table_config
@@ -31,13 +32,19 @@ def test_from_settings_to_report(tmp_path: Path) -> None:
             "white directions": [*taser, "regulariser.replaced=white"],
         },
     )  # fmt: skip
-    config = with_half_trained_score(config, tmp_path)
+    fit_half_trained(config, tmp_path)
     half = Denoiser.load(tmp_path / "half-trained.safetensors")
     assert half.event_shape == (1, 8, 8)
     queue = Queue(tmp_path / "runs")
     queue.add(config.jobs())
     queue.work(do, queue.names())
     assert not queue.failures()
+    kept = Queue(tmp_path / "elsewhere" / "runs")
+    assert len(keep(queue, kept.folder)) == len(config.variants)
+    kept.add(config.jobs())  # the same jobs in another folder
+    records = [path for path in kept.folder.rglob("*.*") if path.suffix in (".json", ".yaml")]
+    assert records
+    assert not any(str(tmp_path) in path.read_text() for path in records)
     study = Finished.of(queue)
     page, _ = report.write(study, tmp_path)
     text = page.read_text()

@@ -96,12 +96,12 @@ def ablation(
 
     Example: taser study ablation --jobs 2 --out out/ablation
     """
-    from taser.studies.ablation import with_half_trained_score
+    from taser.studies.ablation import fit_half_trained
     from taser.studies.table_config import read_table_config
 
     config = read_table_config(recipe)
     with progress_bar() as progress:
-        config = with_half_trained_score(config, out, progress)
+        fit_half_trained(config, out, progress)
     show(*report_on(run_queue(config, out, jobs, threads), out))
 
 

@@ -27,8 +27,9 @@ def keep(queue: Queue, to: Path) -> list[str]:
             source = queue.folder / name / file
             if source.exists():
                 content = source.read_bytes()
-                if source.suffix == ".yaml":  # the weights that it began with, named within a queue
-                    content = content.replace(f"{queue.folder}/".encode(), b"")
+                if source.suffix == ".yaml":  # weights and scores of the study, named within it
+                    for home in (queue.folder, queue.folder.parent):
+                        content = content.replace(f"{home}/".encode(), b"")
                 write_atomically(to / name / file, content)
     return finished
 

@@ -20,6 +20,7 @@ from taser.training.config import RegulariserConfig
 from .closer import audited, look_closer, plain_network
 from .queue import NotYet, Progress, Queue
 from .search import best
+from .table_config import ASK_HALF, HALF_TRAINED
 
 
 def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
@@ -28,6 +29,9 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     overrides = [*job["overrides"], *settings, *job.get("candidate", [])]
     if "start" in job:
         overrides.append(f"model.weights={_start(folder.parent / job['start'])}")
+    # A job names the study's own file by a word, so that it is the same job in any folder.
+    half = f"regulariser.score={folder.parents[1] / HALF_TRAINED}"
+    overrides = [half if override == ASK_HALF else override for override in overrides]
     config = read_recipe(job["recipe"], overrides)
     result = train(config, folder / "run", report=progress)
     dataset = build_data(config.data)

@@ -18,6 +18,9 @@ from taser.training.recipes import find_recipe
 from .search import Search
 
 METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
+ASK_HALF = "regulariser.score=half-trained"
+"""In an ablation's YAML: the denoiser in the study's folder, half-trained.safetensors."""
+HALF_TRAINED = "half-trained.safetensors"
 
 
 @dataclass(frozen=True)
