@@ -20,7 +20,7 @@ from taser.attacks import (
     Transfer,
     quiet,
 )
-from taser.evaluation.audit.differentiable import differentiable
+from taser.evaluation.differentiable import differentiable
 from taser.stein.guards import roots
 
 THREAT = Threat("linf", 0.1)

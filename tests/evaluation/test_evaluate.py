@@ -288,3 +288,17 @@ def test_progress_is_told() -> None:
     done = [step for step, _, _ in seen]
     assert done == sorted(done)
     assert seen[-1][0] <= seen[-1][1]
+
+
+@pytest.mark.parametrize("cut", [lambda f, x: f(x).detach(), lambda f, x: f(x.detach())])
+def test_a_model_that_hides_its_gradient_is_evaluated_all_the_same(cut: Callable) -> None:
+    inner, (x, y) = undefended(), digits(30)
+    found = taser.evaluate(
+        lambda x: cut(inner, x), x, y, threat=THREAT, attacks=("autoattack", "spsa"), n=30
+    )
+    stages = found.attacks["autoattack"].after(found.clean)
+    assert "no gradient" in [finding.name for finding in found.findings]
+    assert stages["square"] < stages["fab-t"]
+    assert found.accuracy("spsa") < found.clean_accuracy
+    curve = accuracy_curve(lambda x: cut(inner, x), x, y, threat=THREAT, factors=(1,))
+    assert curve.accuracies[0] == found.clean_accuracy

@@ -88,6 +88,7 @@ def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]
         logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
     _check_logits(logits, x)
     _check_labels(y, logits.shape[1])
+    findings += _check_gradient(model, x)
     return logits.shape[1], [*findings, *_check_answers(logits, again, alone)]
 
 
@@ -129,6 +130,17 @@ def _check_labels(y: Tensor, classes: int) -> None:
         raise ValueError(
             f"y should be in 0…{classes - 1}, the model's classes; got {int(y.min())} to "
             f"{int(y.max())}"
+        )
+
+
+def _check_gradient(model: Model, x: Tensor) -> Iterator[Finding]:
+    with quiet(model), untouched_randomness(x.device), torch.enable_grad():
+        followed = model(x.detach().requires_grad_().clone()).requires_grad
+    if not followed:
+        yield Finding(
+            "no gradient",
+            "the model cuts its answers off from its inputs (no_grad, detach): attacks that follow "
+            "a gradient stand still, so only Square and SPSA say something; audit it",
         )
 
 

@@ -9,6 +9,7 @@ from taser.attacks import Attack, Model, RestartedPGD, Threat
 from taser.attacks.inside import inside
 
 from .answers import answers, device_of
+from .differentiable import differentiable
 from .prepare import prepare
 from .progress import Progress
 from .provenance import generator_for
@@ -49,7 +50,7 @@ def accuracy_curve(
     threats = [t for factor in sorted(factors) if (t := _scaled(threat, factor)) is not None]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-    quick = prepare(model, x, y)
+    quick = differentiable(prepare(model, x, y))
     standing = answers(model, x, batch_size) == y
     accuracies = [int(standing.sum()) / len(x)]
     for step, wider in enumerate(threats, 1):

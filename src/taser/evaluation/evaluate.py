@@ -16,6 +16,7 @@ from taser.lock import locked
 from .alarms import hidden, notes
 from .answers import device_of
 from .checks import check_data, check_model
+from .differentiable import differentiable
 from .findings import Finding
 from .named_attacks import named_attack
 from .prepare import prepare
@@ -80,7 +81,8 @@ def evaluate(
     with locked(folder / ".lock") if folder else nullcontext():
         settings = {**asdict(provenance), "threat": asdict(threat), "examples": index.tolist()}
         store = Store(folder, settings)
-        trial = Trial(model, prepare(model, x, y), x, y, seed, batch_size, store)
+        quick = differentiable(prepare(model, x, y))
+        trial = Trial(model, quick, x, y, seed, batch_size, store)
         clean, verdicts, attacked, said = _run(trial, plan, progress)
         evaluation = Evaluation(
             threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *said])),

@@ -13,6 +13,7 @@ from taser.stein.guards import untouched_randomness
 
 from ..answers import device_of
 from ..checks import check_data, check_model
+from ..differentiable import differentiable
 from ..prepare import prepare
 from ..progress import Progress
 from ..provenance import Provenance, hash_of_model
@@ -20,7 +21,6 @@ from ..store import Store
 from ..trial import Trial
 from .answers import gradients, logits, repeatable
 from .black_box import decision_based, gradient_free, noise, transfer
-from .differentiable import differentiable
 from .reach import growing_epsilon, large_epsilon
 from .result import Audit, Point
 from .search import away_from_clean, longer, margin_probe, one_step, restarted

@@ -9,7 +9,7 @@ from taser.attacks import Model
 def differentiable(model: Model) -> Model:
     """The same outputs; a model that cuts off its input has a gradient of zero, not an error.
 
-    So it fails the audit for what it does instead of ending it.
+    So attacks by gradient stand still, and the evaluation or audit says so instead of ending.
     """
 
     def connected(x: Tensor) -> Tensor:
