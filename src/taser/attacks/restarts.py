@@ -34,6 +34,7 @@ class RestartedPGD:
     loss: AttackLoss = margin
     random_start: bool = True
     name: str = "pgd"
+    _leaves = True  # at the first step that breaks it
 
     def __repr__(self) -> str:
         return in_words(self)
@@ -63,7 +64,7 @@ class RestartedPGD:
         with quiet(model):
             worst = Worst(model, x, y)
             for _ in range(self._starts):
-                rows = worst.standing
+                rows = worst.standing if self._leaves else torch.arange(len(x), device=x.device)
                 if len(rows) == 0:
                     break
                 begin = self.threat.random(x[rows], generator) if self.random_start else x[rows]
@@ -77,9 +78,20 @@ class RestartedPGD:
         for _ in range(self.steps):
             logits, gradient = outputs_and_gradient(model, moved, y[rows], self.loss)
             stands = worst.offer(rows, moved, logits)
-            rows, moved, gradient = rows[stands], moved[stands], gradient[stands]
+            if self._leaves:
+                rows, moved, gradient = rows[stands], moved[stands], gradient[stands]
             if len(rows) == 0:
                 return
             moved = self.threat.project(moved + length * self.threat.ascent(gradient), x[rows])
         with torch.no_grad():
             worst.offer(rows, moved, model(moved.clone()))  # which may work in place
+
+
+class LastingPGD(RestartedPGD):
+    """The same, but every example is ascended to the end, from every start.
+
+    For :class:`Transfer`: a point that barely crosses the surrogate's boundary says little of
+    another model.
+    """
+
+    _leaves = False

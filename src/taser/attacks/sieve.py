@@ -22,7 +22,8 @@ class Sieve:
     An attack with a fixed number of steps asks about all of its examples to the end. This stands
     between the two: the first wrong answer inside the ball is kept, that row's later answers are
     made up (wrong, without gradient), and the run ends when no example is left. As examples do not
-    meet inside an attack, the others are attacked as they would have been.
+    meet inside an attack, the others are attacked as they would have been. Asked again about the
+    clean examples, without a gradient, it repeats itself, also for a model that draws.
 
     x: (B, *); y: (B,). ranking: (B, C), classes by clean logit, the smallest first; found: (B, *),
     the wrongly answered points, x itself where there is none; broken: (B,).
@@ -34,6 +35,7 @@ class Sieve:
         self.model, self.threat = model, threat
         self.x, self.y = x, y
         self.ranking = logits.sort(dim=1)[1]
+        self._clean = logits
         self.broken = logits.argmax(1) != y
         self.found = x.clone()
         self._made_up = F.one_hot((y + 1) % logits.shape[1], logits.shape[1]).to(logits.dtype)
@@ -54,6 +56,8 @@ class Sieve:
 
     def __call__(self, moved: Tensor) -> Tensor:
         """Logits, (R, C), for points of the rows that the run began with, (R, *)."""
+        if not moved.requires_grad and torch.equal(moved, self.x[self._rows]):
+            return self._clean[self._rows]
         asked = (~self.broken[self._rows]).nonzero()[:, 0]
         rows = self._rows[asked]
         points = moved if len(asked) == len(moved) else moved[asked]

@@ -15,6 +15,8 @@ from .worst import Worst
 Rule = Literal["adam", "momentum"]
 BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
 TINY = 1e-8
+PAPER_STEP = 0.01
+VALUES = 2048 * 3 * 32 * 32  # asked at once: of larger images fewer, or memory would not do
 
 
 @dataclass(frozen=True)
@@ -27,24 +29,32 @@ class SPSA:
     paper, 32 iterations × 128 samples, which are weak; :meth:`strong` is a search to rely on.
     The point with the largest margin loss is kept, and broken examples leave at once.
 
+    step_size
+        None: the paper's 0.01; in a wide ball, ℓ∞ or without a box, 2ε/iterations, or its edge
+        could not be reached.
     rule
         "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates, steepest
         in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which forget how
         large each pixel's slope is, stop short of what PGD finds; these do not.
     chunk
-        Inputs that the model is asked at once; two for each example, if that is more.
+        Inputs that the model is asked at once, fewer if they are large; two for each example, if
+        that is more.
     """
 
     threat: Threat = field(default_factory=Threat)
     iterations: int = 32
     samples: int = 128
     delta: float = 0.01
-    step_size: float = 0.01
+    step_size: float | None = None
     rule: Rule = "adam"
     chunk: int = 2048
     name: str = "spsa"
 
     def __post_init__(self) -> None:
+        if self.step_size is None:  # written down as what it is
+            wide = self.threat.norm == "linf" or self.threat.low is None
+            reach = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
+            object.__setattr__(self, "step_size", max(PAPER_STEP, reach))
         for option in ("iterations", "samples", "delta", "step_size", "chunk"):
             if not getattr(self, option) > 0:
                 raise ValueError(f"{option} should be positive; got {getattr(self, option)}")
@@ -87,6 +97,7 @@ class SPSA:
 
     def _move(self, first: Tensor, second: Tensor, step: int) -> Tensor:
         """The next step from the running means of ĝ and of its square, (R, *)."""
+        assert self.step_size is not None
         if self.rule == "momentum":
             left = 1 - step / self.iterations
             return self.step_size * left * self.threat.ascent(first)
@@ -102,7 +113,7 @@ class SPSA:
         The points asked may leave the ball and the box by δ: nothing is claimed of them.
         """
         total = torch.zeros_like(x)
-        at_once = max(1, self.chunk // (2 * len(x)))
+        at_once = max(1, min(self.chunk, VALUES // x[0].numel()) // (2 * len(x)))
         for start in range(0, self.samples, at_once):
             count = min(at_once, self.samples - start)
             v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)

@@ -14,7 +14,8 @@ from .words import in_words
 class Transfer:
     """What `attack` finds against `surrogate`, handed to the model as it is.
 
-    It needs nothing of the model: where it beats a white-box attack, gradients are hidden.
+    It needs nothing of the model: where it beats a white-box attack, gradients are hidden. The
+    attack should not stop where the surrogate errs: :class:`LastingPGD` goes on.
     """
 
     attack: Attack

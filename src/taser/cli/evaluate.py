@@ -75,8 +75,9 @@ def evaluate(
         x = x[result.index]
         drawn = (
             accuracy_curve(
-                network, x[:CURVE], y[result.index][:CURVE], threat=threat, progress=progress
-            )
+                network, x[:CURVE], y[result.index][:CURVE], threat=threat, seed=seed,
+                batch_size=batch, progress=progress,
+            )  # fmt: skip
             if curve
             else None
         )

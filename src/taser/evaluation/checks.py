@@ -1,16 +1,17 @@
 """Bad input, told before hours are spent on it: an error where figures would mean nothing."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from taser.attacks import Model, Threat, quiet
+from taser.attacks import Model, Threat, input_gradient, margin, quiet
 from taser.probes.checks import looks_like_probabilities
 from taser.stein.guards import roots, untouched_randomness
 
+from .differentiable import differentiable
 from .findings import Finding
 from .prepare import TRIED
 
@@ -134,14 +135,21 @@ def _check_labels(y: Tensor, classes: int) -> None:
 
 
 def _check_gradient(model: Model, x: Tensor) -> Iterator[Finding]:
-    with quiet(model), untouched_randomness(x.device), torch.enable_grad():
-        followed = model(x.detach().requires_grad_().clone()).requires_grad
-    if not followed:
+    with quiet(model), untouched_randomness(x.device):
+        labels = x.new_zeros(len(x), dtype=torch.int64)
+        slope = input_gradient(differentiable(model), x, labels, margin)
+    if not slope.any():
         yield Finding(
             "no gradient",
-            "the model cuts its answers off from its inputs (no_grad, detach): attacks that follow "
-            "a gradient stand still, so only Square and SPSA say something; audit it",
+            f"at the first {len(x)} examples the model's gradient is zero (no_grad, detach, rounded "
+            "inputs?): attacks that follow one stand still, so only Square and SPSA say something; "
+            "audit it",
         )
+
+
+def character(odd: Iterable[Finding]) -> list[str]:
+    """Of what is odd about a model, the names of what makes it another function to attack."""
+    return sorted(f.name for f in odd if f.name in ("no gradient", "probabilities", "stochastic"))
 
 
 def _check_answers(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -12,10 +13,11 @@ from taser.attacks import Attack, Model, Threat
 from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import locked
+from taser.stein.guards import untouched_randomness
 
 from .alarms import hidden, notes
 from .answers import device_of
-from .checks import check_data, check_model
+from .checks import character, check_data, check_model
 from .differentiable import differentiable
 from .findings import Finding
 from .named_attacks import named_attack
@@ -79,7 +81,10 @@ def evaluate(
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
     folder = None if out is None else Path(out)
     with locked(folder / ".lock") if folder else nullcontext():
-        settings = {**asdict(provenance), "threat": asdict(threat), "examples": index.tolist()}
+        settings = {
+            **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
+            "oddities": character(odd),
+        }  # fmt: skip
         store = Store(folder, settings)
         quick = differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, store)
@@ -116,7 +121,9 @@ def _run(
     trial: Trial, plan: Sequence[Attack], progress: Progress | None
 ) -> tuple[Tensor, dict[str, Verdicts], Tensor, list[Finding]]:
     """Clean verdicts, those of each attack, what broke each example first, and findings."""
-    clean = trial.right(trial.x, trial.y).cpu()
+    with untouched_randomness(trial.x.device):
+        torch.manual_seed(trial.seed)  # for a model that draws
+        clean = trial.right(trial.x, trial.y).cpu()
     meter = Meter(progress, plan, clean)
     standing, attacked = clean.clone(), trial.x.cpu().clone()
     verdicts: dict[str, Verdicts] = {}

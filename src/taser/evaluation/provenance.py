@@ -84,7 +84,11 @@ def described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"Tensor {sha256_of_arrays([value.numpy(force=True)])}"
     if callable(value):  # its address would differ each time
-        return getattr(value, "__qualname__", type(value).__name__)
+        name = getattr(value, "__qualname__", type(value).__name__)
+        held = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
+        listed = [f"{key}={described(each)}" for key, each in held.items()]
+        hashed = hash_of_model(value)  # of a function around a network
+        return f"{name}({', '.join(listed)})" if held else f"{name} {hashed}".rstrip()
     return repr(value)
 
 

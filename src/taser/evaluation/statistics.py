@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 DRAWS = 10_000
+FEW = 20  # differing answers, below which the bootstrap is too sure of their sign
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,12 @@ def accuracy_interval(correct: Tensor, *, level: float = 0.95, seed: int = 0) ->
     much k other networks would differ is therefore not in it.
 
     Where all answers agree there is nothing to resample: then the interval is the exact binomial
-    one, 1 − (α/2)^{1/n} from the end ("rule of three").
+    one, 1 − (α/2)^{1/n} from the end ("rule of three"), and nearly so where a few do not.
     """
     shares = _per_example(correct)
     _check(len(shares), level)
-    if shares.min() == shares.max() and shares[0] in (0.0, 1.0):
-        beyond = _unseen(len(shares), level)
-        return Interval(1.0, 1 - beyond, 1.0) if shares[0] else Interval(0.0, 0.0, beyond)
-    return _mean_interval(shares, level, seed)
+    found, beyond = _mean_interval(shares, level, seed), _unseen(len(shares), level)
+    return Interval(found.value, min(found.low, 1 - beyond), max(found.high, beyond))
 
 
 def difference_interval(
@@ -47,7 +46,9 @@ def difference_interval(
     """Paired bootstrap of mean(first) − mean(second), on the same examples.
 
     Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. Where no
-    answer differs the interval is the exact one of how often they could, to either side.
+    answer differs the interval is the exact one of how often they could, to either side. Where
+    fewer than 20 of one pair do, it is widened to that of the exact sign test, so that it excludes
+    zero only where :func:`mcnemar` does.
     """
     if first.shape != second.shape:
         raise ValueError(
@@ -59,7 +60,30 @@ def difference_interval(
     if not shares.any():
         beyond = _unseen(len(shares), level)
         return Interval(0.0, -beyond, beyond)
-    return _mean_interval(shares, level, seed)
+    found = _mean_interval(shares, level, seed)
+    gained, lost = int((shares == 1).sum()), int((shares == -1).sum())
+    if np.count_nonzero(shares) == gained + lost < FEW:
+        low, high = _sign_interval(gained, lost, (1 - level) / 2)
+        low, high = (min(found.low, low / len(shares)), max(found.high, high / len(shares)))
+        return Interval(found.value, low, high)
+    return found
+
+
+def _sign_interval(gained: int, lost: int, tail: float) -> tuple[float, float]:
+    """Gained minus lost, given how many differ: (2p − 1)·m at the exact bounds of p = P[gained]."""
+    differ = gained + lost
+    low, high = _least_share(gained, differ, tail), 1 - _least_share(lost, differ, tail)
+    return (2 * low - 1) * differ, (2 * high - 1) * differ
+
+
+def _least_share(count: int, n: int, tail: float) -> float:
+    """The smallest p with P[Binomial(n, p) ≥ count] ≥ tail (Clopper and Pearson, 1934)."""
+    low, high = 0.0, 1.0
+    for _ in range(50 if count else 0):
+        p = (low + high) / 2
+        above = sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(count, n + 1))
+        low, high = (p, high) if above < tail else (low, p)
+    return low
 
 
 def _unseen(n: int, level: float) -> float:

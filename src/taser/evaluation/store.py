@@ -20,10 +20,11 @@ from .findings import Finding
 class Batch:
     """What one stage of an attack did to a batch of R examples.
 
-    broken: (R,) bool; distance: (R,), zero where it stands; points: (k, *), the inputs that broke
-    k of them; findings; seconds.
+    rows: (R,) their numbers; broken: (R,) bool; distance: (R,), zero where it stands; points:
+    (k, *), the inputs that broke k of them; findings; seconds.
     """
 
+    rows: Tensor
     broken: Tensor
     distance: Tensor
     points: Tensor
@@ -53,8 +54,8 @@ class Store:
         else:
             write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
-    def get(self, key: str) -> Batch | None:
-        """A finished batch, or None if it is still to do."""
+    def get(self, key: str, rows: Tensor) -> Batch | None:
+        """A finished batch of these rows, or None if it is still to do."""
         if self.folder is None or not (path := self._path(key)).exists():
             return None
         try:
@@ -63,8 +64,11 @@ class Store:
                 said = json.loads(file.metadata()["said"])
         except (SafetensorError, OSError, KeyError, ValueError):
             return None  # damaged: done again
+        done = tensors.get("rows", rows)  # older versions did not write them down
+        if not torch.equal(done, rows) or len(tensors["broken"]) != len(rows):
+            return None
         return Batch(
-            tensors["broken"].bool(), tensors["distance"], tensors["points"],
+            rows, tensors["broken"].bool(), tensors["distance"], tensors["points"],
             tuple(Finding(**finding) for finding in said["findings"]), said["seconds"],
         )  # fmt: skip
 
@@ -74,6 +78,7 @@ class Store:
             return
         said = {"findings": [asdict(f) for f in batch.findings], "seconds": batch.seconds}
         tensors = {
+            "rows": batch.rows,
             "broken": batch.broken.to(torch.uint8),
             "distance": batch.distance,
             "points": batch.points.contiguous(),

@@ -11,6 +11,7 @@ from torch import Tensor
 from taser.attacks import Attack, AttackWarning, Model
 from taser.attacks.cascade import stages_of
 from taser.attacks.inside import inside
+from taser.stein.guards import untouched_randomness
 
 from .answers import answers
 from .findings import Finding
@@ -58,7 +59,7 @@ class Trial:
         for place, stage in enumerate(stages):
             for number, rows in enumerate(batches(standing, self.batch_size)):
                 key = f"{attack.name}.{place}-{stage.name}.{number:05d}"
-                batch = self.store.get(key)
+                batch = self.store.get(key, rows)
                 if batch is None:
                     batch = self._attempt(stage, rows, key)
                     self.store.put(key, batch)
@@ -76,14 +77,16 @@ class Trial:
     def _attempt(self, stage: Attack, rows: Tensor, key: str) -> Batch:
         x, y = self.x[rows], self.y[rows]
         start = time.perf_counter()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            generator = generator_for(x.device, self.seed, key)
-            moved = stage(self.quick, x, y, generator=generator).detach()
+        generator = generator_for(x.device, self.seed, key)
+        with untouched_randomness(x.device):
+            torch.manual_seed(generator.initial_seed())  # for a model that draws
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                moved = stage(self.quick, x, y, generator=generator).detach()
+            if moved.shape != x.shape:
+                raise ValueError(f"{stage.name} gave {tuple(moved.shape)} for {tuple(x.shape)}")
+            wrong = ~self.right(moved, y)
         findings = told(caught, stage.name)
-        if moved.shape != x.shape:
-            raise ValueError(f"{stage.name} gave {tuple(moved.shape)} for {tuple(x.shape)}")
-        wrong = ~self.right(moved, y)
         allowed = inside(stage.threat, moved, x)
         if strays := int((wrong & ~allowed).sum()):
             message = f"{strays} inputs left {stage.threat} or the box, and were not counted"
@@ -91,7 +94,7 @@ class Trial:
         broken = wrong & allowed
         distance = torch.where(broken, stage.threat.distance(moved, x), 0.0)
         return Batch(
-            broken.cpu(), distance.cpu(), moved[broken].cpu(), tuple(findings),
+            rows.cpu(), broken.cpu(), distance.cpu(), moved[broken].cpu(), tuple(findings),
             time.perf_counter() - start,
         )  # fmt: skip
 

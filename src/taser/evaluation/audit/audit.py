@@ -12,7 +12,7 @@ from taser.lock import locked
 from taser.stein.guards import untouched_randomness
 
 from ..answers import device_of
-from ..checks import check_data, check_model
+from ..checks import character, check_data, check_model
 from ..differentiable import differentiable
 from ..prepare import prepare
 from ..progress import Progress
@@ -83,6 +83,7 @@ def audit(
     settings = {
         **asdict(Provenance.of(model, x, y, (), seed, batch_size)),
         "threat": asdict(threat),
+        "oddities": character(odd),
         "surrogate": hash_of_model(surrogate) if surrogate else None,
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }

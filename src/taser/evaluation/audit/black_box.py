@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from taser.attacks import SPSA, Attack, RandomNoise, Transfer
+from taser.attacks import SPSA, Attack, LastingPGD, RandomNoise, Transfer
 
 from .budgeted import Budgeted
 from .check import Check
@@ -67,8 +67,12 @@ def transfer(suspect: Suspect) -> Check:
     if suspect.surrogate is None:
         return Check.skipped(name, "no surrogate model was given", explanation)
     attacks = [
-        Transfer(suspect.pgd(loss), suspect.surrogate, name=f"transfer {loss}") for loss in LOSSES
-    ]
+        Transfer(
+            LastingPGD(suspect.threat, suspect.steps, suspect.restarts, loss=loss),
+            suspect.surrogate, name=f"transfer {name}",
+        )
+        for name, loss in LOSSES.items()
+    ]  # fmt: skip
     found = "broken by transfer and by no gradient attack"
     return _against_gradients(suspect, name, attacks, found, explanation)
 

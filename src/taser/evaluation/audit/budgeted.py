@@ -17,6 +17,10 @@ class Budgeted(AutoAttackPart):
     def _package(self, sieve: Any, x: Tensor) -> Any:
         package = super()._package(sieve, x)
         package.square.n_queries = self.budget
-        package.apgd_targeted.n_iter = self.budget
-        package.apgd_targeted.init_hyperparam(x)  # the steps at which its step size is judged
+        targeted = package.apgd_targeted
+        targeted.n_iter = self.budget
+        # The steps at which its step size is judged: the package's shares of all steps.
+        targeted.n_iter_2 = max(int(0.22 * self.budget), 1)
+        targeted.n_iter_min = max(int(0.06 * self.budget), 1)
+        targeted.size_decr = max(int(0.03 * self.budget), 1)
         return package
