@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
-from taser.attacks import FGSM, Cascade, RandomNoise, RestartedPGD, Threat, Transfer, margin
+from taser.attacks import (
+    FGSM,
+    Cascade,
+    LastingPGD,
+    RandomNoise,
+    RestartedPGD,
+    Threat,
+    Transfer,
+    margin,
+)
 from taser.attacks.inside import inside
 
 THREAT = Threat("linf", 0.15)
@@ -37,6 +46,21 @@ def test_transfer_attacks_the_surrogate_and_never_asks_the_model() -> None:
     moved = Transfer(FGSM(THREAT), undefended())(untouchable, x, y)
     assert torch.equal(moved, FGSM(THREAT)(undefended(), x, y))
     assert Transfer(FGSM(THREAT), undefended()).threat == THREAT
+
+
+def test_a_lasting_attack_goes_on_beyond_the_surrogates_boundary() -> None:
+    """Where it would stop, little carries over to another network."""
+    x, y = digits(100)
+    target, surrogate = undefended(), undefended(norm=True)
+    losses, standing = [], []
+    for kind in (RestartedPGD, LastingPGD):
+        attack = kind(THREAT, steps=20, restarts=2)
+        moved = Transfer(attack, surrogate)(target, x, y, generator=seeded())
+        assert inside(THREAT, moved, x).all()
+        losses.append(margin(surrogate(moved), y))
+        standing.append(accuracy(target, moved, y))
+    assert losses[1].median() > 2 * losses[0].median() > 0
+    assert standing[1] < standing[0] - 0.1
 
 
 def test_a_cascade_breaks_what_any_stage_breaks_and_spares_the_broken() -> None:

@@ -129,3 +129,17 @@ def test_wrong_options_are_refused(option: str) -> None:
         SPSA(**{option: 0})
     with pytest.raises(ValueError, match="rule"):
         SPSA(rule="newton")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("linf", 0.5), ("l2", 0.5), ("linf", 3.0)])
+def test_the_edge_of_a_wide_ball_is_reached(norm: Norm, epsilon: float) -> None:
+    """The paper's step of 0.01 goes no further than 0.32 in 32 iterations."""
+    threat = Threat(norm, epsilon, None, None)
+    x = torch.tensor([[0.8 * epsilon, 0.0]])
+    moved = SPSA(threat)(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1), x, torch.tensor([0]))
+    assert float(moved[0, 0]) < 0
+
+
+def test_images_keep_the_step_of_the_paper() -> None:
+    for norm, epsilon in (("linf", 8 / 255), ("linf", 0.15), ("l2", 1.0)):
+        assert SPSA(Threat(norm, epsilon)).step_size == 0.01  # type: ignore[arg-type]

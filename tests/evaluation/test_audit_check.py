@@ -3,7 +3,12 @@
 from math import comb
 
 import pytest
+import torch
 
+from attacks.victims import undefended
+from taser.attacks import Threat
+from taser.attacks.sieve import Sieve
+from taser.evaluation.audit.budgeted import Budgeted
 from taser.evaluation.audit.check import Check, chance_of
 
 
@@ -43,3 +48,14 @@ def test_a_skipped_check_is_neither_passed_nor_failed() -> None:
     check = Check.skipped("name", "no reason", "why")
     assert check.passed is None
     assert check.status == "skipped"
+
+
+@pytest.mark.parametrize("budget", [20, 200])
+def test_a_budget_changes_when_the_step_is_judged(budget: int) -> None:
+    """Shares of all steps, as the package takes them of its 100."""
+    attack = Budgeted("apgd-t", Threat("linf", 0.1), budget=budget)
+    x = torch.rand(4, 1, 8, 8)
+    found = attack._package(Sieve(undefended(), x, undefended()(x).argmax(1), attack.threat), x)
+    own = type(found.apgd_targeted)(undefended(), n_iter=budget, device=x.device, eps=0.1)
+    for name in ("n_iter", "n_iter_2", "n_iter_min", "size_decr"):
+        assert getattr(found.apgd_targeted, name) == getattr(own, name)

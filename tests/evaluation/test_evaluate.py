@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
@@ -17,14 +18,14 @@ from torch import Tensor, nn
 
 import taser
 from attacks.victims import digits, linear, undefended
-from taser.attacks import RestartedPGD, Threat
+from taser.attacks import Model, RestartedPGD, Threat
 from taser.evaluation import Evaluation, compare
 from taser.evaluation.answers import device_of
 from taser.evaluation.audit import audit
 from taser.evaluation.curve import accuracy_curve
 from taser.evaluation.prepare import prepare
 from taser.evaluation.shift import shift
-from taser.evaluation.store import OtherRun
+from taser.evaluation.store import Batch, OtherRun, Store
 from taser.models import Folded
 
 THREAT = Threat("linf", 0.1)
@@ -302,3 +303,61 @@ def test_a_model_that_hides_its_gradient_is_evaluated_all_the_same(cut: Callable
     assert found.accuracy("spsa") < found.clean_accuracy
     curve = accuracy_curve(lambda x: cut(inner, x), x, y, threat=THREAT, factors=(1,))
     assert curve.accuracies[0] == found.clean_accuracy
+
+
+def noisy(x: Tensor) -> Tensor:
+    """Answers that change between calls, by global randomness."""
+    z = undefended()(x)
+    return z + 2 * torch.randn_like(z)
+
+
+def test_a_model_that_draws_is_judged_the_same_again(tmp_path: Path) -> None:
+    """By every stage of AutoAttack, in one go or from what a folder keeps."""
+    x, y = digits(60)
+    asked = {"threat": THREAT, "attacks": ("fab-t", "pgd"), "n": 60, "batch_size": 20}
+    found = []
+    for seed, out in ((1, None), (2, tmp_path), (3, tmp_path)):
+        torch.manual_seed(seed)
+        found.append(taser.evaluate(noisy, x, y, out=out, **asked))  # type: ignore[arg-type]
+    assert found[0].clean.equal(found[1].clean)
+    for other in found[1:]:
+        assert other.standing.equal(found[0].standing)
+        assert other.attacked is not None
+        assert bool((THREAT.distance(other.attacked, x[other.index]) <= 0.1 + 1e-6).all())
+
+
+def test_a_stored_batch_of_other_rows_is_done_again(tmp_path: Path) -> None:
+    store = Store(tmp_path, {})
+    rows = torch.arange(3)
+    store.put("a", Batch(rows, rows > 0, rows.float(), torch.rand(2, 4), (), 1.0))
+    assert store.get("a", rows) is not None
+    assert store.get("a", rows + 1) is None
+
+
+def test_a_folder_of_a_model_that_hid_its_gradient_is_not_believed(tmp_path: Path) -> None:
+    """The repaired model has the same weights and answers, and is not as robust."""
+    inner, (x, y) = undefended(), digits(30)
+    asked = {"threat": THREAT, "attacks": ("pgd",), "n": 30, "out": tmp_path}
+    taser.evaluate(lambda x: inner(x).detach(), x, y, **asked)  # type: ignore[arg-type]
+    with pytest.raises(OtherRun, match="oddities"):
+        taser.evaluate(lambda x: inner(x), x, y, **asked)  # type: ignore[arg-type]
+
+
+def test_an_attack_of_ones_own_is_known_by_its_options(tmp_path: Path) -> None:
+    class Mine:
+        name = "mine"
+        threat = THREAT
+
+        def __init__(self, steps: int) -> None:
+            self.steps = steps
+
+        def __call__(
+            self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        ) -> Tensor:
+            return RestartedPGD(THREAT, steps=self.steps)(model, x, y, generator=generator)
+
+    for steps in (1, 20):
+        with nullcontext() if steps == 1 else pytest.raises(OtherRun, match="attacks"):
+            taser.evaluate(
+                undefended(), *digits(30), threat=THREAT, attacks=[Mine(steps)], n=30, out=tmp_path
+            )

@@ -102,3 +102,24 @@ def test_the_subset_is_the_same_for_all_and_nested() -> None:
     assert subset(1000, 50).unique().numel() == 50
     with pytest.raises(ValueError, match="at least 1"):
         subset(10, 0)
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(4, 0), (5, 0), (9, 2), (13, 5), (6, 0), (15, 3)])
+def test_few_differing_answers_decide_only_where_the_exact_test_does(
+    gained: int, lost: int
+) -> None:
+    """The percentile bootstrap alone would call four against none beyond doubt (p = 0.125)."""
+    first, second = torch.zeros(1000).bool(), torch.zeros(1000).bool()
+    first[:gained] = True
+    second[gained : gained + lost] = True
+    found = difference_interval(first, second)
+    assert found.excludes_zero() == (mcnemar(first, second) < 0.05)
+    assert found.value == pytest.approx((gained - lost) / 1000)
+    assert found.low < found.value < found.high
+    other = difference_interval(second, first)
+    assert (other.low, other.high) == pytest.approx((-found.high, -found.low), abs=1e-3)
+
+
+def test_the_bound_of_an_accuracy_grows_with_it() -> None:
+    bounds = [accuracy_interval(torch.arange(1000) < right).high for right in range(6)]
+    assert bounds == sorted(bounds)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import taser
 from taser.scores import (
@@ -194,3 +194,22 @@ def test_what_adapters_refuse(data: GaussianData, x: Tensor) -> None:
         from_edm(lambda x, _: x, 0.0)
     with pytest.raises(ValueError, match="shape it was given"):
         from_edm(lambda x, _: x[:, 0], 0.1)(x)
+
+
+def test_a_score_stays_in_evaluation_mode_whatever_holds_it() -> None:
+    """Its dropout would make another score of it at each call."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Dropout(0.5))
+
+        def forward(self, x: Tensor, _: Tensor) -> Tensor:
+            return self.inner(x)
+
+    score = from_edm(Network(), 0.1)
+    holder = nn.ModuleList([score]).train()
+    assert holder.training
+    assert not any(module.training for module in score.modules())
+    x = torch.rand(2, 1, 8, 8)
+    assert torch.equal(score(x), score(x))

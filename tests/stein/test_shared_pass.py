@@ -175,3 +175,54 @@ def test_a_pass_at_other_weights_is_refused() -> None:
     optimiser.step()
     with pytest.raises(ValueError, match="at other weights"):
         penalty(case.model, case.x, case.y, case.s, shared=shared)
+
+
+def test_a_last_layer_that_is_zero_at_first_hides_nothing() -> None:
+    """Outputs of a pass with dropout agree with everything then, and not after a step."""
+    case = cases.case("mlp")
+    head = nn.Linear(case.model(case.x).shape[1], 3).to(case.x.dtype)
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(case.model, nn.Dropout(0.5), head).train()
+    kept = taser.SteinPenalty(operator="first_order")
+    kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
+    nn.init.normal_(head.weight)
+    found = kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
+    own = taser.SteinPenalty(operator="first_order")(model, case.x, case.y % 3, case.s)
+    torch.testing.assert_close(found, own, rtol=0, atol=0)
+
+
+class OtherInEvaluation(nn.Module):
+    """No randomness, but another function in evaluation mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x if self.training else x
+
+
+def test_what_cannot_be_seen_yet_is_looked_at_again() -> None:
+    case = cases.case("mlp")
+    head = nn.Linear(case.model(case.x).shape[1], 3).to(case.x.dtype)
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(case.model, OtherInEvaluation(), head).train()
+    kept = taser.SteinPenalty(operator="first_order")
+    kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
+    nn.init.normal_(head.weight)
+    found = kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
+    own = taser.SteinPenalty(operator="first_order")(model, case.x, case.y % 3, case.s)
+    torch.testing.assert_close(found, own, rtol=0, atol=0)
+
+
+def test_a_norm_used_twice_in_a_pass_is_refused_with_a_shared_pass_too() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(2):
+                x = nn.functional.silu(self.norm(self.linear(x)))
+            return x
+
+    model, x = Twice().train(), torch.randn(8, 4)
+    penalty = taser.SteinPenalty(operator="first_order")
+    with pytest.raises(taser.stein.guards.UnsupportedLayer, match="asked twice"):
+        penalty(model, x, torch.arange(8) % 4, torch.randn(8, 4), shared=passed(model, x))

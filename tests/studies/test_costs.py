@@ -59,7 +59,7 @@ def test_ratios_are_to_the_first_of_the_same_repetition() -> None:
     def wait(seconds: float) -> None:
         time.sleep(seconds)
 
-    work = {"one": (lambda: wait(0.02), 1), "four in two steps": (lambda: wait(0.08), 2)}
+    work = {"one": (lambda: wait(0.05), 1), "four in two steps": (lambda: wait(0.2), 2)}
     ticks: list[int] = []
     timings = interleaved(work, 3, lambda: ticks.append(1))
     assert len(ticks) == 3

@@ -232,3 +232,16 @@ def test_sigterm_stops_the_workers_too(tmp_path: Path) -> None:
         except Taken:
             time.sleep(0.1)
     pytest.fail("the worker goes on")
+
+
+def test_an_error_that_nobody_foresaw_does_not_stop_the_jobs_behind(tmp_path: Path) -> None:
+    queue = filled(tmp_path)
+
+    def work(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
+        if folder.name == "job0":
+            raise KeyError("width")
+        return job
+
+    queue.work(work, queue.names())
+    assert queue.failures() == {"job0": "KeyError: 'width'\n"}
+    assert queue.finished("job2")

@@ -154,6 +154,10 @@ def test_a_search_chooses_on_the_validation_split(tmp_path: Path) -> None:
     chosen = table.chosen(queue, jobs[asked]["choices"])
     assert chosen == ["optimiser.rate=0.2", "regulariser.weight=1"]
     assert table.chosen(queue, jobs["0-2-train-1-pgd-off"]["choices"]) == ["optimiser.rate=0.2"]
+    better = next(name for name in jobs if name.endswith("pgd-off-1"))
+    (tmp_path / better / "result.json").unlink()
+    (tmp_path / better / "error.txt").write_text("the loss is not finite")
+    assert table.chosen(queue, jobs["0-2-train-1-pgd-off"]["choices"]) == ["optimiser.rate=0.1"]
 
 
 def test_an_unfair_search_is_refused() -> None:
@@ -233,6 +237,22 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     assert audit["n"] >= 30  # of ten too few are right, so more are asked
     assert audit["asked"] > 10
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 7
+
+
+def test_a_study_of_a_table_of_features(tmp_path: Path) -> None:
+    """Which lie outside of [0, 1], so that attacks have no box."""
+    config = TableConfig(
+        methods=("standard",), variants={"off": [], "gradient": ["regulariser.name=gradient"]},
+        n=60, epsilon=0.1, attacks=("fgsm",), audited=40,
+        overrides=["data.name=breast-cancer", "data.augment=none", "model.name=mlp",
+                   "model.width=8", "loop.epochs=3", "validation.steps=1", "loop.threads=1"],
+    )  # fmt: skip
+    queue = Queue(tmp_path / "runs")
+    queue.add(config.jobs())
+    queue.work(do, queue.names())
+    assert not queue.failures()
+    page, _ = method_study.write(Finished.of(queue), tmp_path, title="Features")
+    assert "Accuracy against ε" in page.read_text()
 
 
 def test_an_interval_knows_that_seeds_answer_the_same_examples() -> None:

@@ -49,3 +49,16 @@ def test_memory_is_counted_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPa
     assert _peak(cpu) == 0
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 7)
     assert _peak(gpu) == 7
+
+
+def test_an_estimate_changes_no_weights() -> None:
+    """A high rate and a heavy penalty on one batch again and again would end in infinities."""
+    setup = set_up(
+        small(
+            regulariser={"name": "taser", "weight": 10.0, "unit": "raw"},
+            optimiser={"name": "sgd", "rate": 10.0},
+        )
+    )
+    before = [p.clone() for p in setup.learner.module.parameters()]
+    estimate(setup)
+    assert all(map(torch.equal, before, setup.learner.module.parameters()))

@@ -1,6 +1,7 @@
 """Whole runs, small ones: every method, what they write, and what they refuse."""
 
 import math
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
+from torch import nn
 
 from taser.attacks import PGD
 from taser.lock import locked
 from taser.studies.overhead import images
 from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training.assemble import architecture, build_data
+from taser.training.attacked import Attacked
 from taser.training.setup import set_up
 
 AWP = {"awp": True, "awp_start": 0}
@@ -193,8 +196,8 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     result = train(config, tmp_path, report=lambda done, total, _: seen.append((done, total)))
     assert seen == [(step, 4) for step in (1, 2, 3, 4)]
     assert {path.name for path in tmp_path.iterdir()} == {
-        ".lock", "best.safetensors", "checkpoints", "config.yaml", "last.safetensors", "log.jsonl",
-        "model.json", "result.json", "tensorboard",
+        ".lock", "best.safetensors", "checkpoints", "config.yaml", "data.json", "last.safetensors",
+        "log.jsonl", "model.json", "result.json", "tensorboard",
     }  # fmt: skip
     kept = (path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file())
     assert {path.suffix for path in kept} == {".safetensors", ".json"}  # no pickle
@@ -290,3 +293,48 @@ def test_compiled_attacks_train_alike(tmp_path: Path, monkeypatch: pytest.Monkey
         found[compiled] = load_file(tmp_path / str(compiled) / "last.safetensors")
     for name, weight in found[False].items():
         torch.testing.assert_close(found[True][name], weight, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_in_parts_has_the_penalty_of_the_batch(tmp_path: Path) -> None:
+    """Each part is centred by its own mean, which makes its variance short by 1/n of the part.
+
+    The mean over the first steps' draws; parts of four would be short by a quarter, while the
+    draws of 48 examples scatter by a few per cent over the run.
+    """
+    found = []
+    for parts in (1, 16):
+        config = small(
+            model=MLP, regulariser={"name": "taser", "weight": 0.0, "fraction": 1.0},
+            optimiser={"rate": 0.0}, loop={"accumulate": parts, "epochs": 40},
+        )  # fmt: skip
+        train(config, tmp_path / str(parts))
+        values = [line["penalty"] for line in lines(tmp_path / str(parts), "train")]
+        found.append(sum(values) / len(values))
+    assert found[1] == pytest.approx(found[0], rel=0.1)
+
+
+def test_parts_of_one_example_are_refused() -> None:
+    with pytest.raises(ValueError, match="leaves single examples"):
+        small(regulariser={"name": "taser"}, loop={"accumulate": 64})
+
+
+def test_layers_that_hooks_compute_are_attacked_as_they_are() -> None:
+    """`spectral_norm` before a BatchNorm cannot be folded; training goes on without."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the old one is deprecated
+        convolution = torch.nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))
+    module = nn.Sequential(convolution, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    attacked = Attacked()
+    assert attacked.of(module, torch.rand(8, 1, 8, 8)) is module
+    assert not attacked.fold
+
+
+def test_a_fold_is_not_believed_while_the_last_layer_is_zero() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)
+    ).eval()
+    nn.init.zeros_(module[3].weight)
+    x, attacked = torch.rand(8, 1, 8, 8), Attacked()
+    assert attacked.of(module, x) is module
+    nn.init.normal_(module[3].weight)
+    assert attacked.of(module, x) is not module

@@ -16,7 +16,7 @@ from .transfer import Transfer
 
 __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",
-    "LastingPGD", "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat", "Transfer", "autoattack",
-    "cross_entropy", "fraction", "input_gradient", "kl_divergence", "kl_from", "lengths", "margin",
-    "quiet", "squared_error",
+    "LastingPGD", "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat", "Transfer",
+    "autoattack", "cross_entropy", "fraction", "input_gradient", "kl_divergence", "kl_from",
+    "lengths", "margin", "quiet", "squared_error",
 ]  # fmt: skip

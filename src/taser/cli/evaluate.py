@@ -73,14 +73,12 @@ def evaluate(
             n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
         )  # fmt: skip
         x = x[result.index]
-        drawn = (
-            accuracy_curve(
+        drawn = None
+        if curve:
+            drawn = accuracy_curve(
                 network, x[:CURVE], y[result.index][:CURVE], threat=threat, seed=seed,
                 batch_size=batch, progress=progress,
             )  # fmt: skip
-            if curve
-            else None
-        )
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
     assert result.attacked is not None

@@ -1,7 +1,6 @@
 """What `evaluate`, `audit` and `shift` share: a classifier, its data, and how far it is pushed."""
 
 from ast import literal_eval
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
     from taser.attacks import Threat
     from taser.data import Dataset
+    from taser.data.meaning import Meaning
 
 Model = Annotated[
     str, typer.Option(help="A run's folder, known:NAME, file.py:callable, or resnet18, ….")
@@ -63,9 +63,11 @@ def subject(
         raise ValueError(f"{model} brings its own weights")
     if (known or folder) and options:
         raise ValueError(f"{model} takes no options: its architecture is known")
-    chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
     if data and folder:
-        chosen = _as_trained(chosen, _classes_of_run(model, root, target))
+        raw = load(data, root=root, target=target, standardise=False)
+        chosen = _meaning(Path(model), root, target).give(raw)
+    else:
+        chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
     if chosen.classes is None:
         raise ValueError(f"{chosen.name} is a regression; this is for classifiers")
     if known:
@@ -95,33 +97,14 @@ def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":
     return load(names.get(model, "digits"), root=root, target=target)
 
 
-def _classes_of_run(model: str, root: Path | None, target: str | None) -> tuple[str, ...] | None:
-    try:
-        return _own_data(model, root, target).classes
-    except (ValueError, OSError):  # the data of the run are gone
-        return None
+def _meaning(run: Path, root: Path | None, target: str | None) -> "Meaning":
+    """What the model's numbers mean, as the run wrote down, or by the data that it names."""
+    from taser.data.meaning import Meaning
 
-
-def _as_trained(chosen: "Dataset", names: tuple[str, ...] | None) -> "Dataset":
-    """The data with the numbers of the classes that the model was trained on, if known.
-
-    Classes are the same if their names are, or if they are called by these numbers.
-    """
-    import torch
-
-    if chosen.classes is None or names is None or chosen.classes == names:
-        return chosen
-    numbered = {str(number): number for number in range(len(names))}
-    known = {name: number for number, name in enumerate(names)}
-    known = known if set(chosen.classes) <= known.keys() else numbered
-    if strange := [name for name in chosen.classes if name not in known]:
-        raise ValueError(
-            f"{chosen.name} has a class {strange[0]!r}, and the model was trained on others: "
-            f"{', '.join(names)}"
-        )
-    number = torch.tensor([known[name] for name in chosen.classes])
-    parts = {part: replace(split, y=number[split.y]) for part, split in chosen.splits.items()}
-    return replace(chosen, classes=names, **parts)  # type: ignore[arg-type]
+    kept = run / "data.json"
+    if kept.is_file():
+        return Meaning.from_json(kept.read_text())
+    return Meaning.of(_own_data(str(run), root, target))  # a run of an older version
 
 
 def examples_of(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":

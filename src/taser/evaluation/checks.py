@@ -141,9 +141,9 @@ def _check_gradient(model: Model, x: Tensor) -> Iterator[Finding]:
     if not slope.any():
         yield Finding(
             "no gradient",
-            f"at the first {len(x)} examples the model's gradient is zero (no_grad, detach, rounded "
-            "inputs?): attacks that follow one stand still, so only Square and SPSA say something; "
-            "audit it",
+            f"at the first {len(x)} examples the model's gradient is zero (no_grad, detach, "
+            "rounded inputs?): attacks that follow one stand still, so only Square and SPSA say "
+            "something; audit it",
         )
 
 

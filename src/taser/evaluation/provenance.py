@@ -86,9 +86,9 @@ def described(value: Any) -> str:
     if callable(value):  # its address would differ each time
         name = getattr(value, "__qualname__", type(value).__name__)
         held = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
-        listed = [f"{key}={described(each)}" for key, each in held.items()]
-        hashed = hash_of_model(value)  # of a function around a network
-        return f"{name}({', '.join(listed)})" if held else f"{name} {hashed}".rstrip()
+        if held:
+            return f"{name}({', '.join(f'{key}={described(held[key])}' for key in held)})"
+        return f"{name} {hash_of_model(value)}".rstrip()  # a function around a network
     return repr(value)
 
 

@@ -1,6 +1,7 @@
 """The score of the noised data, from any denoiser: Tweedie's formula, written once."""
 
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,10 @@ class DenoisingScore(nn.Module):
             raise ValueError(f"sigma should be positive, in the units of the inputs; got {sigma}")
         self.denoise = denoise
         self.sigma = float(sigma)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: ARG002
+        """Stays in evaluation mode, whatever holds it: a score with dropout would not be one."""
+        return super().train(False)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ def variance_correction(n: int, size: int) -> float:
     short by (size−1)/size. Across processes the mean is of all their examples.
     """
     n, size = n * processes(), size * processes()
+    if n == 1:
+        return 1.0  # one example has no variance that could be corrected
     return (n / (n - 1)) * ((size - 1) / size)
 
 

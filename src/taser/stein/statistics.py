@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from taser.probes.precision import full_precision
 
@@ -61,13 +62,32 @@ class Recorded(TorchFunctionMode):
 
     def __init__(self, model: Callable) -> None:
         super().__init__()
-        self.norms = {id(norm.running_mean) for norm in _training_norms(model)}
+        self.roots = roots(model)
+        self.norms = {
+            id(norm.running_mean): root for root in self.roots for norm in _training_norms(root)
+        }
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: Counter[int] = Counter()
+        self.passes: Counter[nn.Module] = Counter()
+        self._hooks: list[RemovableHandle] = []
 
     def knows(self, norms: set[int]) -> bool:
-        """Whether a pass asked all of these, and none more often than the others."""
-        return norms <= self.kept.keys() and len({self.uses[norm] for norm in norms}) == 1
+        """Whether every pass asked each of these once."""
+        return norms <= self.kept.keys() and all(
+            self.uses[norm] == self.passes[self.norms[norm]] for norm in norms
+        )
+
+    def __enter__(self) -> Self:
+        self._hooks = [root.register_forward_pre_hook(self._count) for root in self.roots]
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _count(self, root: nn.Module, _: object) -> None:
+        self.passes[root] += 1
 
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None

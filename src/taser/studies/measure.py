@@ -16,9 +16,17 @@ import torch
 
 def timed(work: Callable[[], Any]) -> float:
     """Seconds of one call."""
+    _wait()
     start = time.perf_counter()
     work()
+    _wait()
     return time.perf_counter() - start
+
+
+def _wait() -> None:
+    """For what a GPU still has to do."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,8 @@ class Queue:
                     result = do(home, self.job(name), _noted(note, progress))
                 except NotYet:
                     return "waiting"
-                except (ValueError, RuntimeError, OSError) as error:
-                    write_atomically(home / "error.txt", f"{error}\n")
+                except Exception as error:  # of any kind: the jobs behind it are to be done
+                    write_atomically(home / "error.txt", f"{_told(error)}\n")
                 else:
                     write_atomically(home / "result.json", json.dumps(result, indent=1))
                 finally:
@@ -146,6 +146,12 @@ class Queue:
                 return "done"
         except Taken:
             return "taken"
+
+
+def _told(error: Exception) -> str:
+    """An error in words; what nobody foresaw with its kind."""
+    foreseen = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
+    return str(error) if foreseen else f"{type(error).__name__}: {error}"
 
 
 def _noted(note: Path, progress: Progress | None) -> Progress:

@@ -56,7 +56,10 @@ def chosen(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:
     overrides: list[str] = []
     floor = 0.0
     for choice in choices:
-        tried = [_finished(queue, name) for name in choice["among"]]
+        failed = queue.failures().keys() & set(choice["among"])  # a rate at which it diverged
+        if len(failed) == len(choice["among"]):
+            raise RuntimeError(f"all of its searches failed: {', '.join(sorted(failed))}")
+        tried = [_finished(queue, name) for name in choice["among"] if name not in failed]
         allowed = floor - choice["clean_cost"] if choice["clean_cost"] is not None else 0.0
         winner = best(tried, floor=allowed, measure=choice["measure"])
         overrides += winner["candidate"]
@@ -90,7 +93,7 @@ def _judged(
         json.loads(
             evaluate(
                 model, test.x, test.y,
-                threat=Threat(judged["norm"], judged["epsilon"]),
+                threat=_threat(judged, test),
                 attacks=[name for name, size in judged["attacks"].items() if size == n], n=n,
                 out=folder / f"evaluation-{n}", progress=progress,
             ).to_json()
@@ -99,13 +102,19 @@ def _judged(
     ]  # fmt: skip
 
 
+def _threat(judged: dict[str, Any], test: Split) -> Threat:
+    """Images stay in [0, 1]; the features of a table have no box."""
+    box = (0.0, 1.0) if test.is_images else (None, None)
+    return Threat(judged["norm"], judged["epsilon"], *box)
+
+
 def _closer(
     model: nn.Module, folder: Path, job: dict[str, Any], config: Config, dataset: Dataset,
     progress: Progress | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What the report shows of the run beside its accuracies."""
     test, judged = dataset.test, job["evaluation"]
-    threat = Threat(judged["norm"], judged["epsilon"])
+    threat = _threat(judged, test)
     found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
     if job["audited"]:
         plain = plain_network(Queue(folder.parent), job["seed"])

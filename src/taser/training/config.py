@@ -143,8 +143,11 @@ class OptimiserConfig:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        clip = 0.0 if self.clip is None else self.clip
-        check_not_negative("optimiser", rate=self.rate, weight_decay=self.weight_decay, clip=clip)
+        check_not_negative("optimiser", rate=self.rate, weight_decay=self.weight_decay)
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(
+                f"optimiser.clip should be positive, or null for none; got {self.clip}"
+            )
         check_shares("optimiser", momentum=self.momentum)
 
 
@@ -163,6 +166,8 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         check_shares("schedule", warmup=self.warmup, final=self.final)
+        for milestone in self.milestones:
+            check_shares("schedule", milestones=milestone)
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,7 @@ class LoopConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run. The defaults are the paper's recipe, on digits."""
+    """One run. By default on digits, with the paper's optimiser and attack and our regulariser."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -247,3 +252,11 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
+
+    def __post_init__(self) -> None:
+        penalised = self.regulariser.name == "taser" and self.regulariser.center == "batch"
+        if penalised and self.loop.accumulate > 1 and self.loop.batch < 2 * self.loop.accumulate:
+            raise ValueError(
+                f"loop.accumulate={self.loop.accumulate} leaves single examples of a batch of "
+                f"{self.loop.batch}, and the variance that TASER penalises needs two"
+            )

@@ -37,8 +37,10 @@ class Estimate:
 
 
 def estimate(setup: Setup) -> Estimate:
-    """Time and memory of the run; the model is changed by the steps that are timed."""
+    """Time and memory of the run; the steps that are timed change the model's statistics."""
     learner, whole = setup.learner, setup.batches.batch_size
+    for group in learner.optimiser.param_groups:
+        group["lr"] = 0.0  # the same batch again and again would end in infinities
     batch = next(iter(setup.batches))
     setup.batches.position = 0
     batch = replace(batch, x=batch.x.contiguous(memory_format=setup.layout))
@@ -69,9 +71,10 @@ def _step(setup: Setup, x: Tensor, y: Tensor, s: Tensor | None, number: int) -> 
     generator = torch.Generator(setup.device).manual_seed(0)
     setup.generator.manual_seed(0)
     setup.learner.number = number
+    weight = setup.config.regulariser.weight
     begun = time.perf_counter()
     with _SavedBytes() as saved:
-        setup.learner.step(x, y, s, generator, weight=1.0, perturb=setup.config.objective.awp)
+        setup.learner.step(x, y, s, generator, weight=weight, perturb=setup.config.objective.awp)
     if setup.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begun, saved.bytes

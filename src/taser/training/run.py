@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.data import Batch
+from taser.data.meaning import Meaning
 from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import Taken, locked
@@ -37,9 +38,9 @@ MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 def train(config: Config, out: Path | str, *, report: Report | None = None) -> Result:
     """Train, or go on with the run in `out`, which has to be of the same configuration.
 
-    out/config.yaml, model.json, log.jsonl, tensorboard/, checkpoints/, best.safetensors (by what
-    validation.select says), last.safetensors and result.json. report(done, total, label) is called
-    after each step.
+    out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
+    tensorboard/, checkpoints/, best.safetensors (by what validation.select says), last.safetensors
+    and result.json. report(done, total, label) is called after each step.
     """
     out = Path(out)
     check_same_run(config, out)
@@ -61,6 +62,7 @@ class _Run:
         if self.main:
             write_atomically(out / "config.yaml", to_yaml(self.config))
             write_atomically(out / "model.json", json.dumps(asdict(setup.architecture), indent=1))
+            write_atomically(out / "data.json", Meaning.of(setup.dataset).to_json())
         self.log = Log(out, self.progress.step, enabled=self.main)
         self.sums = {
             name: torch.tensor(value, device=setup.device)

@@ -20,7 +20,7 @@ from taser.objectives import (
 )
 from taser.stein import SharedPass
 from taser.stein.guards import unwrapped
-from taser.stein.part import processes
+from taser.stein.part import processes, variance_correction
 
 from .attacked import Attacked
 from .precision import Precision
@@ -113,11 +113,18 @@ class Learner:
             r = self.unit * self.regulariser(
                 self.module, piece.x, piece.y, piece.s, generator=generator, shared=shared
             )
+            r = self._of_the_batch(r, piece)
             total, numbers = total + weight * r, {**numbers, "penalty": r.detach()}
         if self.teacher is not None and self.alpha:
             kl = self._teacher_kl(model, piece.x, base)
             total, numbers = total + self.alpha * kl, {**numbers, "teacher": kl.detach()}
         return total, {"loss": total.detach(), **numbers, **_accuracies(base, piece.y)}
+
+    def _of_the_batch(self, r: Tensor, piece: Examples) -> Tensor:
+        """A piece is centred by its own mean: what that makes its variance short of the batch's."""
+        own = isinstance(self.regulariser, Taser) and self.regulariser.penalty.centre.of_batch
+        whole = round(len(piece.x) / piece.share)
+        return r * variance_correction(len(piece.x), whole) if own and whole > len(piece.x) else r
 
     @property
     def every(self) -> int:

@@ -1,0 +1,85 @@
+"""What the numbers of a data set mean to a model that was trained on it."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from .dataset import Dataset
+from .split import Split
+from .standardisation import Standardisation
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Class names by number, columns in their order, and how features were standardised.
+
+    A run keeps it, so that other data can be given to its model in the same numbers.
+    """
+
+    classes: tuple[str, ...] | None
+    columns: tuple[str, ...] | None = None
+    standardisation: Standardisation | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Meaning":
+        """That of the data that a model is trained on."""
+        return cls(dataset.classes, dataset.columns, dataset.standardisation)
+
+    def to_json(self) -> str:
+        """As JSON, to the last digit."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Meaning":
+        """From what :meth:`to_json` wrote."""
+        entries = json.loads(text)
+        scale = entries["standardisation"]
+        return cls(
+            _tuple(entries["classes"]), _tuple(entries["columns"]),
+            None if scale is None else Standardisation(tuple(scale["mean"]), tuple(scale["std"])),
+        )  # fmt: skip
+
+    def give(self, dataset: Dataset) -> Dataset:
+        """Other data, as they were before any standardisation, in the numbers of these."""
+        return self._numbered(self._scaled(self._ordered(dataset)))
+
+    def _ordered(self, dataset: Dataset) -> Dataset:
+        """The columns that the model knows, by their names."""
+        if self.columns is None or dataset.columns in (None, self.columns):
+            return dataset
+        if missing := [name for name in self.columns if name not in dataset.columns]:
+            raise ValueError(
+                f"{dataset.name} has no column {missing[0]!r}, which the model was trained on"
+            )
+        places = torch.tensor([dataset.columns.index(name) for name in self.columns])
+        parts = {name: Split(s.x[:, places], s.y) for name, s in dataset.splits.items()}
+        return replace(dataset, columns=self.columns, **parts)  # type: ignore[arg-type]
+
+    def _scaled(self, dataset: Dataset) -> Dataset:
+        scale = self.standardisation
+        if scale is None:
+            return dataset
+        parts = {name: Split(scale.apply(s.x), s.y) for name, s in dataset.splits.items()}
+        return replace(dataset, standardisation=scale, **parts)  # type: ignore[arg-type]
+
+    def _numbered(self, dataset: Dataset) -> Dataset:
+        """Classes are the same if their names are, or if they are called by these numbers."""
+        names = self.classes
+        if dataset.classes is None or names is None or dataset.classes == names:
+            return dataset
+        numbered = {str(number): number for number in range(len(names))}
+        known = {name: number for number, name in enumerate(names)}
+        known = known if set(dataset.classes) <= known.keys() else numbered
+        if strange := [name for name in dataset.classes if name not in known]:
+            raise ValueError(
+                f"{dataset.name} has a class {strange[0]!r}, and the model was trained on others: "
+                f"{', '.join(names)}"
+            )
+        number = torch.tensor([known[name] for name in dataset.classes])
+        parts = {name: replace(s, y=number[s.y]) for name, s in dataset.splits.items()}
+        return replace(dataset, classes=names, **parts)  # type: ignore[arg-type]
+
+
+def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
