@@ -1,6 +1,6 @@
 """Bring a diffusion model as the score: any `UNet2DModel` of diffusers that you have on disk.
 
-    pip install 'taser[diffusers]'
+    pip install 'diffusers>=0.31'
     python examples/diffusion_score.py
 
 A diffusion model works on [-1, 1] and predicts noise; taser works on pixels in [0, 1] and takes a
@@ -54,7 +54,7 @@ def main() -> dict[str, float]:
     try:
         import diffusers  # noqa: F401
     except ImportError:
-        sys.exit("this example reads a diffusion model: pip install 'taser[diffusers]'")
+        sys.exit("this example reads a diffusion model: pip install 'diffusers>=0.31'")
     with tempfile.TemporaryDirectory() as folder:
         save_tiny(Path(folder))
         return step(folder)

