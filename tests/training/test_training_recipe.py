@@ -175,6 +175,8 @@ def test_an_override_keeps_the_other_options_of_a_model() -> None:
         ("objective.step_size=2", r"far more than epsilon=0.0313725; did you mean 2/255\?"),
         ("objective.awp_gamma=-0.1", "objective.awp_gamma should be zero or more"),
         ("teacher.weight=-1", "teacher.weight should be zero or more"),
+        ("optimiser.clip=0", "optimiser.clip should be positive, or null for none; got 0"),
+        ("schedule.milestones=[100, 150]", "schedule.milestones is a share, from 0 to 1; got 100"),
         ("loop.ema=2", "loop.ema is a share"),
         ("loop.seed=-1", "loop.seed should be zero or more"),
         ("data.examples=0", "data.examples should be at least 1; got 0"),
