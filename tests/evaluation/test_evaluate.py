@@ -291,7 +291,19 @@ def test_progress_is_told() -> None:
     assert seen[-1][0] <= seen[-1][1]
 
 
-@pytest.mark.parametrize("cut", [lambda f, x: f(x).detach(), lambda f, x: f(x.detach())])
+def by_numpy(f: Model, x: Tensor) -> Tensor:
+    """As a wrapper of another library's model does."""
+    return f(torch.from_numpy(x.numpy())).detach()
+
+
+@torch.inference_mode()
+def by_inference(f: Model, x: Tensor) -> Tensor:
+    return f(x)
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda f, x: f(x).detach(), lambda f, x: f(x.detach()), by_numpy, by_inference]
+)
 def test_a_model_that_hides_its_gradient_is_evaluated_all_the_same(cut: Callable) -> None:
     inner, (x, y) = undefended(), digits(30)
     found = taser.evaluate(
