@@ -9,7 +9,8 @@ from attacks.victims import undefended
 from taser.attacks import Threat
 from taser.attacks.sieve import Sieve
 from taser.evaluation.audit.budgeted import Budgeted
-from taser.evaluation.audit.check import Check, chance_of
+from taser.evaluation.audit.check import Check
+from taser.evaluation.statistics import chance_of
 
 
 def tail(count: int, n: int, share: float) -> float:

@@ -177,20 +177,6 @@ def test_a_pass_at_other_weights_is_refused() -> None:
         penalty(case.model, case.x, case.y, case.s, shared=shared)
 
 
-def test_a_last_layer_that_is_zero_at_first_hides_nothing() -> None:
-    """Outputs of a pass with dropout agree with everything then, and not after a step."""
-    case = cases.case("mlp")
-    head = nn.Linear(case.model(case.x).shape[1], 3).to(case.x.dtype)
-    nn.init.zeros_(head.weight)
-    model = nn.Sequential(case.model, nn.Dropout(0.5), head).train()
-    kept = taser.SteinPenalty(operator="first_order")
-    kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
-    nn.init.normal_(head.weight)
-    found = kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
-    own = taser.SteinPenalty(operator="first_order")(model, case.x, case.y % 3, case.s)
-    torch.testing.assert_close(found, own, rtol=0, atol=0)
-
-
 class OtherInEvaluation(nn.Module):
     """No randomness, but another function in evaluation mode."""
 
@@ -198,11 +184,13 @@ class OtherInEvaluation(nn.Module):
         return 2 * x if self.training else x
 
 
-def test_what_cannot_be_seen_yet_is_looked_at_again() -> None:
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), OtherInEvaluation()])
+def test_a_last_layer_that_is_zero_at_first_hides_nothing(layer: nn.Module) -> None:
+    """Outputs of another function agree with everything then, and not after a step."""
     case = cases.case("mlp")
     head = nn.Linear(case.model(case.x).shape[1], 3).to(case.x.dtype)
     nn.init.zeros_(head.weight)
-    model = nn.Sequential(case.model, OtherInEvaluation(), head).train()
+    model = nn.Sequential(case.model, layer, head).train()
     kept = taser.SteinPenalty(operator="first_order")
     kept(model, case.x, case.y % 3, case.s, shared=passed(model, case.x))
     nn.init.normal_(head.weight)

@@ -208,6 +208,15 @@ def test_unknown_keys_are_refused(tmp_path: Path) -> None:
         read_table_config(tmp_path / "t.yaml")
 
 
+def worked(config: TableConfig, folder: Path) -> Queue:
+    """Its queue with every run done."""
+    queue = Queue(folder / "runs")
+    queue.add(config.jobs())
+    queue.work(do, queue.names())
+    assert not queue.failures()
+    return queue
+
+
 def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     config = TableConfig(
         methods=("standard",), n=60, epsilon=0.1, attacks=("fgsm",),
@@ -215,10 +224,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
                    "model.width=4", "loop.threads=1"],
         scratch=("off",), finetune=["loop.epochs=1"], audited=10,
     )  # fmt: skip
-    queue = Queue(tmp_path / "runs")
-    queue.add(config.jobs())
-    queue.work(do, queue.names())
-    assert not queue.failures()
+    queue = worked(config, tmp_path)
     page, _ = method_study.write(Finished.of(queue), tmp_path, title="Small")
     text = page.read_text()
     assert "Fine-tuned" in text
@@ -247,10 +253,7 @@ def test_a_study_of_a_table_of_features(tmp_path: Path) -> None:
         overrides=["data.name=breast-cancer", "data.augment=none", "model.name=mlp",
                    "model.width=8", "loop.epochs=3", "validation.steps=1", "loop.threads=1"],
     )  # fmt: skip
-    queue = Queue(tmp_path / "runs")
-    queue.add(config.jobs())
-    queue.work(do, queue.names())
-    assert not queue.failures()
+    queue = worked(config, tmp_path)
     page, _ = method_study.write(Finished.of(queue), tmp_path, title="Features")
     assert "Accuracy against ε" in page.read_text()
 

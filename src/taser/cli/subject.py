@@ -121,8 +121,8 @@ def threat_for(
     """ε in a norm; images stay images, in [0, 1], unless they need not."""
     from taser.attacks import Threat
 
-    low, high = (None, None) if unbounded or not dataset.test.is_images else (0.0, 1.0)
-    return Threat(norm, epsilon, low, high)  # type: ignore[arg-type]
+    box = (None, None) if unbounded else dataset.test.box
+    return Threat(norm, epsilon, *box)  # type: ignore[arg-type]
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -93,6 +93,11 @@ class Split:
         """Whether inputs are (C, H, W)."""
         return self.stored.ndim == 4
 
+    @property
+    def box(self) -> tuple[float, float] | tuple[None, None]:
+        """What inputs may be: pixels are in [0, 1], the features of a table are free."""
+        return (0.0, 1.0) if self.is_images else (None, None)
+
     @cached_property
     def hash(self) -> str:
         """sha256 of the numbers x and y, however they are stored."""

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -13,7 +12,6 @@ from taser.attacks import Attack, Model, Threat
 from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import locked
-from taser.stein.guards import untouched_randomness
 
 from .alarms import hidden, notes
 from .answers import device_of
@@ -23,7 +21,7 @@ from .findings import Finding
 from .named_attacks import named_attack
 from .prepare import prepare
 from .progress import Meter, Progress
-from .provenance import Provenance
+from .provenance import Provenance, seeded
 from .record import Evaluation
 from .store import Store
 from .trial import Trial
@@ -121,8 +119,7 @@ def _run(
     trial: Trial, plan: Sequence[Attack], progress: Progress | None
 ) -> tuple[Tensor, dict[str, Verdicts], Tensor, list[Finding]]:
     """Clean verdicts, those of each attack, what broke each example first, and findings."""
-    with untouched_randomness(trial.x.device):
-        torch.manual_seed(trial.seed)  # for a model that draws
+    with seeded(trial.x.device, trial.seed):
         clean = trial.right(trial.x, trial.y).cpu()
     meter = Meter(progress, plan, clean)
     standing, attacked = clean.clone(), trial.x.cpu().clone()

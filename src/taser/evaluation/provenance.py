@@ -2,7 +2,8 @@
 
 import hashlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
@@ -62,8 +63,7 @@ def hash_of_model(model: Model) -> str:
 
 
 def _hash_of_answers(model: Model, x: Tensor, seed: int, batch: int) -> str:
-    with untouched_randomness(x.device):
-        torch.manual_seed(seed)  # for a model that draws
+    with seeded(x.device, seed):
         return sha256_of_arrays([answers(model, x, batch).numpy(force=True)])
 
 
@@ -90,6 +90,14 @@ def described(value: Any) -> str:
             return f"{name}({', '.join(f'{key}={described(held[key])}' for key in held)})"
         return f"{name} {hash_of_model(value)}".rstrip()  # a function around a network
     return repr(value)
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """For a model that draws: the same numbers each time, and the global state is put back."""
+    with untouched_randomness(device):
+        torch.manual_seed(seed)
+        yield
 
 
 def generator_for(device: torch.device, *parts: object) -> torch.Generator:

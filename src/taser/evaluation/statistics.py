@@ -1,7 +1,7 @@
 """How sure one can be of an accuracy, and of a difference, from n examples."""
 
 from dataclasses import dataclass
-from math import comb
+from math import comb, exp, lgamma, log, log1p
 
 import numpy as np
 import torch
@@ -81,9 +81,22 @@ def _least_share(count: int, n: int, tail: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(50 if count else 0):
         p = (low + high) / 2
-        above = sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(count, n + 1))
-        low, high = (p, high) if above < tail else (low, p)
+        low, high = (p, high) if chance_of(count, n, p) < tail else (low, p)
     return low
+
+
+def chance_of(count: int, n: int, share: float) -> float:
+    """P(Binomial(n, share) ≥ count).
+
+    >>> round(chance_of(1, 2, 0.5), 12)
+    0.75
+    """
+
+    def logarithm(k: int) -> float:
+        ways = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+        return ways + k * log(share) + (n - k) * log1p(-share)
+
+    return min(1.0, sum(exp(logarithm(k)) for k in range(count, n + 1)))
 
 
 def _unseen(n: int, level: float) -> float:

@@ -11,11 +11,10 @@ from torch import Tensor
 from taser.attacks import Attack, AttackWarning, Model
 from taser.attacks.cascade import stages_of
 from taser.attacks.inside import inside
-from taser.stein.guards import untouched_randomness
 
 from .answers import answers
 from .findings import Finding
-from .provenance import generator_for
+from .provenance import generator_for, seeded
 from .store import Batch, Store
 from .verdicts import Verdicts
 
@@ -78,8 +77,7 @@ class Trial:
         x, y = self.x[rows], self.y[rows]
         start = time.perf_counter()
         generator = generator_for(x.device, self.seed, key)
-        with untouched_randomness(x.device):
-            torch.manual_seed(generator.initial_seed())  # for a model that draws
+        with seeded(x.device, generator.initial_seed()):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 moved = stage(self.quick, x, y, generator=generator).detach()

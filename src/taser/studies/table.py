@@ -93,7 +93,7 @@ def _judged(
         json.loads(
             evaluate(
                 model, test.x, test.y,
-                threat=_threat(judged, test),
+                threat=Threat(judged["norm"], judged["epsilon"], *test.box),
                 attacks=[name for name, size in judged["attacks"].items() if size == n], n=n,
                 out=folder / f"evaluation-{n}", progress=progress,
             ).to_json()
@@ -102,19 +102,13 @@ def _judged(
     ]  # fmt: skip
 
 
-def _threat(judged: dict[str, Any], test: Split) -> Threat:
-    """Images stay in [0, 1]; the features of a table have no box."""
-    box = (0.0, 1.0) if test.is_images else (None, None)
-    return Threat(judged["norm"], judged["epsilon"], *box)
-
-
 def _closer(
     model: nn.Module, folder: Path, job: dict[str, Any], config: Config, dataset: Dataset,
     progress: Progress | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What the report shows of the run beside its accuracies."""
     test, judged = dataset.test, job["evaluation"]
-    threat = _threat(judged, test)
+    threat = Threat(judged["norm"], judged["epsilon"], *test.box)
     found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
     if job["audited"]:
         plain = plain_network(Queue(folder.parent), job["seed"])

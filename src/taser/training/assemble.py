@@ -99,8 +99,7 @@ def architecture(config: ModelConfig, dataset: Dataset) -> Architecture:
 
 def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
     """The ball that the attacks search; pixels stay in [0, 1], features are free."""
-    box = (0.0, 1.0) if dataset.train.is_images else (None, None)
-    return Threat(config.norm, config.epsilon, *box)
+    return Threat(config.norm, config.epsilon, *dataset.train.box)
 
 
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:

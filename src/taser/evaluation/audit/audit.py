@@ -4,19 +4,17 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from taser.attacks import Model, Threat
 from taser.lock import locked
-from taser.stein.guards import untouched_randomness
 
 from ..answers import device_of
 from ..checks import character, check_data, check_model
 from ..differentiable import differentiable
 from ..prepare import prepare
 from ..progress import Progress
-from ..provenance import Provenance, hash_of_model
+from ..provenance import Provenance, hash_of_model, seeded
 from ..store import Store
 from ..trial import Trial
 from .answers import gradients, logits, repeatable
@@ -88,8 +86,7 @@ def audit(
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }
     folder = None if out is None else Path(out)
-    with untouched_randomness(x.device), locked(folder / ".lock") if folder else nullcontext():
-        torch.manual_seed(seed)  # for a model that draws
+    with seeded(x.device, seed), locked(folder / ".lock") if folder else nullcontext():
         quick = differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
         right = _of_right_answers(trial)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, lgamma, log, log1p
 from typing import Literal, Self
+
+from ..statistics import chance_of
 
 ALLOWED = 0.02
 """The share of examples that a weaker attack may find by luck: searches stop before their end."""
@@ -67,17 +68,3 @@ class Check:
         figure = f"{more} of {n} ({100 * more / n:.1f} %) {what.format(less)}"
         numbers = {"count": more, "other": less, "n": n, "allowed": ALLOWED, "p": p}
         return cls(name, passed, figure, explanation, numbers)
-
-
-def chance_of(count: int, n: int, share: float) -> float:
-    """P(Binomial(n, share) ≥ count).
-
-    >>> round(chance_of(1, 2, 0.5), 12)
-    0.75
-    """
-
-    def logarithm(k: int) -> float:
-        ways = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-        return ways + k * log(share) + (n - k) * log1p(-share)
-
-    return min(1.0, sum(exp(logarithm(k)) for k in range(count, n + 1)))
