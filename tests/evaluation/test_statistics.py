@@ -1,5 +1,6 @@
 """Intervals that hold what they promise, and McNemar's test against the binomial."""
 
+from itertools import product
 from math import comb
 
 import numpy as np
@@ -118,6 +119,36 @@ def test_few_differing_answers_decide_only_where_the_exact_test_does(
     assert found.low < found.value < found.high
     other = difference_interval(second, first)
     assert (other.low, other.high) == pytest.approx((-found.high, -found.low), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("votes", "beyond_doubt"),
+    [
+        ([3, 3, 3, 3], False),  # all four examples of twelve answers: p = 2/16, whatever the seeds
+        ([3, 3, 3, 3, 3, 3], True),
+        ([1, 1, 2, 3, 1, 2], True),
+        ([3, 2, 2, 1, 1, -1, -1, 1], False),
+        ([3, 2, 2, 3, 1, -1, 1, 1, 2, 3], True),
+    ],
+)
+def test_few_examples_decide_over_several_seeds_only_where_flipping_signs_does(
+    votes: list[int], beyond_doubt: bool
+) -> None:
+    """Against all 2^m flips of the examples' signs, the exact test of no difference."""
+    k, n = 3, 300
+    first, second = torch.zeros(k, n).bool(), torch.zeros(k, n).bool()
+    for column, vote in enumerate(votes):
+        (first if vote > 0 else second)[: abs(vote), column] = True
+    found = difference_interval(first, second)
+    flips = np.array(list(product((1, -1), repeat=len(votes)))) @ np.abs(votes)
+    p = 2 * min((flips >= sum(votes)).mean(), (flips <= sum(votes)).mean())
+    assert (p < 0.05) == beyond_doubt
+    assert found.excludes_zero() == beyond_doubt
+    assert found.low < found.value == pytest.approx(sum(votes) / (k * n))
+    assert found.value < found.high
+    other = difference_interval(second, first)
+    answer = 1.01 / (k * n)  # by which the bootstrap's quantile moves with its draws
+    assert (other.low, other.high) == pytest.approx((-found.high, -found.low), abs=answer)
 
 
 def test_the_bound_of_an_accuracy_grows_with_it() -> None:

@@ -47,8 +47,9 @@ def difference_interval(
 
     Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. Where no
     answer differs the interval is the exact one of how often they could, to either side. Where
-    fewer than 20 of one pair do, it is widened to that of the exact sign test, so that it excludes
-    zero only where :func:`mcnemar` does.
+    those to fewer than 20 examples do, it is widened to that of the exact sign test, in which an
+    example counts by how many of the k pairs it divides; for k = 1 it excludes zero only where
+    :func:`mcnemar` does.
     """
     if first.shape != second.shape:
         raise ValueError(
@@ -61,28 +62,40 @@ def difference_interval(
         beyond = _unseen(len(shares), level)
         return Interval(0.0, -beyond, beyond)
     found = _mean_interval(shares, level, seed)
-    gained, lost = int((shares == 1).sum()), int((shares == -1).sum())
-    if np.count_nonzero(shares) == gained + lost < FEW:
-        low, high = _sign_interval(gained, lost, (1 - level) / 2)
-        low, high = (min(found.low, low / len(shares)), max(found.high, high / len(shares)))
-        return Interval(found.value, low, high)
+    if np.count_nonzero(shares) < FEW:
+        pairs = len(torch.atleast_2d(first))
+        votes = np.rint(shares[shares != 0] * pairs).astype(int)
+        low, high = np.array(_sign_interval(votes, (1 - level) / 2)) / (pairs * len(shares))
+        return Interval(found.value, min(found.low, float(low)), max(found.high, float(high)))
     return found
 
 
-def _sign_interval(gained: int, lost: int, tail: float) -> tuple[float, float]:
-    """Gained minus lost, given how many differ: (2p − 1)·m at the exact bounds of p = P[gained]."""
-    differ = gained + lost
-    low, high = _least_share(gained, differ, tail), 1 - _least_share(lost, differ, tail)
-    return (2 * low - 1) * differ, (2 * high - 1) * differ
+def _sign_interval(votes: np.ndarray, tail: float) -> tuple[float, float]:
+    """Of Σ votes, given their sizes: (2p − 1)·Σ|votes| at the exact bounds of p = P[a vote is > 0].
+
+    votes: (m,) integers, none zero.
+    """
+    total = int(np.abs(votes).sum())
+    low, high = _least_share(votes, tail), 1 - _least_share(-votes, tail)
+    return (2 * low - 1) * total, (2 * high - 1) * total
 
 
-def _least_share(count: int, n: int, tail: float) -> float:
-    """The smallest p with P[Binomial(n, p) ≥ count] ≥ tail (Clopper and Pearson, 1934)."""
+def _least_share(votes: np.ndarray, tail: float) -> float:
+    """The smallest p at which as much is gained with a chance of `tail` (Clopper, Pearson 1934)."""
+    sizes, gained = np.abs(votes), int(votes[votes > 0].sum())
     low, high = 0.0, 1.0
-    for _ in range(50 if count else 0):
+    for _ in range(50 if gained else 0):
         p = (low + high) / 2
-        low, high = (p, high) if chance_of(count, n, p) < tail else (low, p)
+        low, high = (p, high) if _chance_of_gain(sizes, gained, p) < tail else (low, p)
     return low
+
+
+def _chance_of_gain(sizes: np.ndarray, gained: int, p: float) -> float:
+    """P[Σ sizes of those that gain ≥ gained], each with the chance p; of equal sizes binomial."""
+    law = np.ones(1)  # law[s]: the chance that s is gained so far
+    for size in sizes:
+        law = (1 - p) * np.pad(law, (0, size)) + p * np.pad(law, (size, 0))
+    return float(law[gained:].sum())
 
 
 def chance_of(count: int, n: int, share: float) -> float:
