@@ -72,7 +72,7 @@ def _enough(found: str | None, wanted: str | None) -> bool:
 def _device() -> dict[str, Any]:
     import torch
 
-    from taser.scores.fit import has_bfloat16
+    from taser.device import has_bfloat16
 
     mps = torch.backends.mps.is_available()
     kind = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"

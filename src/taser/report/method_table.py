@@ -60,8 +60,8 @@ def main_table(
         headings, cells,
         f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, {n}"
         f"{words and f' ({words})'}. Δ against {against} with its paired 95 % bootstrap interval "
-        "over the examples, in bold where that excludes zero; where fewer than 20 answers of one "
-        "seed differ, it is widened to the exact sign test's.",
+        "over the examples, in bold where that excludes zero; where the answers to fewer "
+        "than 20 examples differ, it is widened to the exact sign test's.",
     )  # fmt: skip
 
 

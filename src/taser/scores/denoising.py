@@ -1,15 +1,21 @@
 """The score of the noised data, from any denoiser: Tweedie's formula, written once."""
 
 from collections.abc import Callable
-from typing import Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
+
+from taser.device import has_bfloat16
 
 from .noise import level
 
 Denoise = Callable[[Tensor, float], Tensor]
 """(x + σε, σ) → E[x | x + σε], in the coordinates of x: (B, *) → (B, *)."""
+
+Precision = Literal["float32", "bfloat16", "auto"]
+"""Of the network inside a score; "auto": bfloat16 where the hardware has it."""
 
 
 class DenoisingScore(nn.Module):
@@ -20,14 +26,21 @@ class DenoisingScore(nn.Module):
 
     Called at a clean x it gives s_σ(x), as the paper uses it. The Stein identity holds for s_σ at
     noised points, which :meth:`noised` draws.
+
+    precision: in which D computes. A score is an estimate, and bfloat16 moves it by less than a
+    hundredth, for half the time; what is predicted has to be noise, as it is by our denoisers and
+    nearly all diffusion models, since a rounded D loses digits in D − x.
     """
 
-    def __init__(self, denoise: Denoise, sigma: float) -> None:
+    def __init__(self, denoise: Denoise, sigma: float, *, precision: Precision = "float32") -> None:
         super().__init__()
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision should be one of {get_args(Precision)}; got {precision!r}")
         if not sigma > 0:
             raise ValueError(f"sigma should be positive, in the units of the inputs; got {sigma}")
         self.denoise = denoise
         self.sigma = float(sigma)
+        self.precision: Precision = precision
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
         """Stays in evaluation mode, whatever holds it: a score with dropout would not be one."""
@@ -36,7 +49,8 @@ class DenoisingScore(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """s_σ at x itself: (B, *) → (B, *), detached."""
-        denoised = self.denoise(x, self.sigma)
+        with self._autocast(x.device):
+            denoised = self.denoise(x, self.sigma)
         if denoised.shape != x.shape:
             raise ValueError(
                 f"the denoiser should return the shape it was given, {tuple(x.shape)}; got "
@@ -61,9 +75,13 @@ class DenoisingScore(nn.Module):
         moved, s = self.noised(x, generator)
         return (s - self(2 * x - moved)) / 2
 
+    def _autocast(self, device: torch.device) -> AbstractContextManager:
+        half = self.precision == "bfloat16" or (self.precision == "auto" and has_bfloat16(device))
+        return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
+
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
         """The same denoiser at another noise level: a timestep of DDPM's schedule, or σ."""
-        score = DenoisingScore(self.denoise, level(timestep, sigma))
+        score = DenoisingScore(self.denoise, level(timestep, sigma), precision=self.precision)
         for name, network in self.named_children():  # what an adapter holds beside its function
             score.add_module(name, network)
         return score

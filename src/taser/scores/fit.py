@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.data.digest import sha256_of_arrays
+from taser.device import has_bfloat16
 from taser.files import write_atomically
 from taser.shapes import rows_like
 
@@ -105,13 +106,6 @@ def fit(
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     return run.average.eval()
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware computes in bfloat16; emulated, it is many times slower."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
 
 
 class _Run:

@@ -140,6 +140,8 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
     denoiser = pretrained(dataset.name) if config.score == "auto" else named(config.score)
     level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
     score = denoiser.at(**level)
+    if config.precision is not None:
+        score.precision = config.precision
     try:
         score(dataset.train.rows(slice(2)))
     except (RuntimeError, TypeError, IndexError) as error:  # of a stranger's network

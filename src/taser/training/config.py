@@ -99,8 +99,13 @@ class RegulariserConfig:
         "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
         :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or
         a function of yours, "file.py:function". Its noise level is `sigma` in the data's units, or
-        `timestep` of the DDPM schedule. replaced: with the score of "shuffled" images or "white"
-        directions instead of a denoiser's own, for studies that ask whether the geometry matters.
+        `timestep` of the DDPM schedule.
+    precision
+        Of the score's network: "auto" is bfloat16 where the hardware has it, for half the time;
+        None leaves it as the score is.
+    replaced
+        With the score of "shuffled" images or "white" directions instead of a denoiser's own, for
+        studies that ask whether the geometry matters.
     cache
         A folder that `taser score cache` wrote with this score for these data, for at "clean"
         without augmentation: the scores are read, and no network asked.
@@ -123,6 +128,7 @@ class RegulariserConfig:
     score: str = "auto"
     timestep: int = 50
     sigma: float | None = None
+    precision: Literal["float32", "bfloat16", "auto"] | None = None
     replaced: Literal["none", "shuffled", "white"] = "none"
     cache: str | None = None
 

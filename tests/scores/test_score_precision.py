@@ -1,0 +1,56 @@
+"""A score network in bfloat16: as good as the score, where the hardware has it, and no other."""
+
+import pytest
+import torch
+
+from taser.data import load
+from taser.scores import DenoisingScore, denoising, pretrained
+from taser.training import read_recipe
+from taser.training.assemble import build_score
+
+
+def halves(score: DenoisingScore) -> bool:
+    """Whether its network computes in bfloat16."""
+    seen = []
+    score.denoise = lambda x, _: seen.append(torch.mm(x, x).dtype) or x  # type: ignore[func-returns-value]
+    assert score(torch.ones(2, 2)).dtype == torch.float32
+    return seen == [torch.bfloat16]
+
+
+def test_the_score_is_that_of_float32_to_the_rounding_of_its_layers() -> None:
+    """Inputs and weights of some fifteen convolutions are rounded by 2⁻⁹, independently."""
+    x = load("digits").test.x[:64]
+    score = pretrained("digits").at(timestep=50)
+    exact = score.paired(x, torch.Generator().manual_seed(0))
+    score.precision = "bfloat16"
+    rounded = score.paired(x, torch.Generator().manual_seed(0))
+    assert rounded.dtype == torch.float32
+    assert 0 < float((rounded - exact).norm() / exact.norm()) < 30**0.5 * 2**-9
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_auto_asks_the_hardware(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denoising, "has_bfloat16", lambda _: fast)
+    identity = lambda x, _: x  # noqa: E731
+    assert halves(DenoisingScore(identity, 0.1, precision="auto")) == fast
+    assert halves(DenoisingScore(identity, 0.1, precision="bfloat16"))
+    assert not halves(DenoisingScore(identity, 0.1))
+    assert halves(DenoisingScore(identity, 0.1, precision="auto").at(sigma=0.2)) == fast
+
+
+def test_a_recipe_says_so_or_leaves_the_score_as_it_is() -> None:
+    digits = load("digits")
+    taken = []
+    for override in ([], ["regulariser.precision=auto"]):
+        score = build_score(read_recipe("digits/pgd", override).regulariser, digits)
+        assert isinstance(score, DenoisingScore)
+        taken.append(score.precision)
+    assert taken == ["float32", "auto"]
+    assert read_recipe("cifar10/pgd", []).regulariser.precision == "auto"
+
+
+def test_another_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="precision should be one of"):
+        DenoisingScore(lambda x, _: x, 0.1, precision="float16")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"regulariser\.precision"):
+        read_recipe("digits/pgd", ["regulariser.precision=float16"])
