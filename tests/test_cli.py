@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import taser
 from taser.cli import app
+from taser.cli.subject import subject
+from taser.training import read_recipe, train
+from taser.training.assemble import build_data
 
 runner = CliRunner()
 
@@ -107,3 +111,73 @@ def test_debug_shows_the_traceback() -> None:
 def test_wrong_usage_has_exit_code_two() -> None:
     run("study", "toy1d", "--seeds", "0", code=2)
     run("study", "toy9d", code=2)
+
+
+def test_scores_of_tables_and_at_other_levels(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,label\n" + "".join(f"{a},{b},{int(c > 0)}\n" for a, b, c in rows))
+    model, options = tmp_path / "t.safetensors", ("--data", table, "--target", "label")
+    run("score", "fit", *options, "--out", model, "--steps", "5")
+    assert not model.with_suffix(".partial").exists()
+    run("score", "check", model, *options, "--examples", "4", "--out", tmp_path / "check")
+    said = run("score", "cache", model, *options, "--sigma", "0.25", "--out", tmp_path / "scores")
+    assert "σ = 0.250" in said
+    said = run("score", "fit", *options, "--out", tmp_path, code=1)
+    assert "is a folder" in said
+
+
+def test_images_of_many_sizes_are_resized(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for number in range(40):
+        folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8 + number % 3, 8)).save(folder / f"{number}.png")
+    assert "data.size" in run("data", "info", tmp_path / "photos", code=1)
+    assert "(1, 8, 8)" in run("data", "info", tmp_path / "photos", "--size", "8")
+    config = read_recipe("digits/standard", [f"data.name={tmp_path / 'photos'}", "data.size=8"])
+    assert build_data(config.data).input_shape == (1, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def run_of_another_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    quick = ["data.seed=1", "data.examples=64", "loop.epochs=1", "model.width=4"]
+    train(read_recipe("digits/standard", [*quick, "validation.examples=16"]), out)
+    return out
+
+
+def test_a_runs_own_data_by_name_come_in_its_own_splits(run_of_another_split: Path) -> None:
+    """By the default seed 262 of the 359 test examples would be of the training part."""
+    named, _ = subject(str(run_of_another_split), None, "digits", None, None, None)
+    own, _ = subject(str(run_of_another_split), None, None, None, None, None)
+    assert named.test.hash == own.test.hash != taser.data.load("digits").test.hash
+
+
+def test_data_that_come_class_by_class_are_judged_as_a_whole(
+    run_of_another_split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The curve over ε and both sides of `shift` hold examples of every class."""
+    test = taser.data.load("digits").test
+    rows = test.y.argsort(stable=True)
+    x, y = test.x[rows].numpy(), test.y[rows].numpy()
+    np.savez(tmp_path / "sorted.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    seen: dict[str, set[int]] = {}
+
+    def curve(_: object, x: object, y: torch.Tensor, **__: object) -> None:  # noqa: ARG001
+        seen["curve"] = set(y.tolist())
+
+    def apart(_: object, __: object, inside: torch.Tensor, outside: dict, **___: object) -> None:
+        for name, part in {"inside": inside, **outside}.items():
+            matches = (torch.from_numpy(x)[None] - part.cpu()[:, None]).flatten(2).norm(dim=2)
+            seen[name] = set(y[matches.argmin(1)].tolist())
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("taser.evaluation.curve.accuracy_curve", curve)
+    monkeypatch.setattr("taser.evaluation.out_of_distribution.out_of_distribution", apart)
+    options = ("--model", run_of_another_split, "--data", tmp_path / "sorted.npz")
+    run("evaluate", *options, "--attacks", "noise", "--out", tmp_path / "found")
+    run("shift", *options, "--severity", "1", "--out", tmp_path / "shift", code=1)
+    assert set(seen) > {"curve", "inside"}
+    assert all(classes == set(range(10)) for classes in seen.values()), seen

@@ -111,3 +111,18 @@ def test_from_x_itself_one_ascent_is_enough() -> None:
 def test_restarts_refuse_wrong_options(options: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         RestartedPGD(**options)
+
+
+def test_a_step_grows_with_the_ball() -> None:
+    """2.5·ε/steps: 2/255 as published for ten steps within 8/255, and the edge of a wider ball."""
+    x, y = digits(20)
+    model = undefended()
+    draw = lambda: torch.Generator().manual_seed(0)  # noqa: E731
+    published = PGD(Threat("linf", "8/255"), 10, 2 / 255)
+    torch.testing.assert_close(
+        PGD(Threat("linf", "8/255"))(model, x, y, generator=draw()),
+        published(model, x, y, generator=draw()),
+    )
+    free = Threat("linf", 0.3, low=None, high=None)
+    moved = PGD(free, start="clean")(model, x, y)
+    assert float((moved - x).abs().max()) == pytest.approx(0.3)

@@ -40,6 +40,17 @@ def test_new_rows_are_scaled_by_the_old_numbers_and_found_by_their_names(tmp_pat
     torch.testing.assert_close(moved.test.x, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_regression_keeps_the_units_of_its_targets() -> None:
+    own = load("diabetes")
+    kept = Meaning.from_json(Meaning.of(own).to_json())
+    raw = load("diabetes", standardise=False)
+    assert kept.targets is not None
+    torch.testing.assert_close(kept.targets.invert(own.test.y[:, None])[:, 0], raw.test.y)
+    torch.testing.assert_close(kept.give(raw).test.y, own.test.y)
+    older = Meaning.from_json('{"classes": null, "columns": null, "standardisation": null}')
+    assert older.targets is None
+
+
 def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
     kept = Meaning.of(load(table(tmp_path / "a.csv", "abc"), target="label"))
     with pytest.raises(ValueError, match="no column 'b', which the model was trained on"):

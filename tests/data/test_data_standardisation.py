@@ -25,11 +25,6 @@ def test_constant_column_becomes_zero() -> None:
     torch.testing.assert_close(scale.apply(x)[:, 0], torch.zeros(10), atol=1e-8, rtol=0)
 
 
-def test_json_keeps_every_digit() -> None:
-    scale = Standardisation.fit(torch.randn(20, 4).exp())
-    assert Standardisation.from_json(scale.to_json()) == scale
-
-
 @pytest.mark.parametrize(
     ("mean", "std", "says"),
     [
@@ -51,5 +46,3 @@ def test_wrong_shapes_and_text_are_refused() -> None:
         scale.apply(torch.zeros(4, 3))
     with pytest.raises(ValueError, match=r"vectors, \(N, d\)"):
         Standardisation.fit(torch.zeros(4))
-    with pytest.raises(ValueError, match="wanted JSON"):
-        Standardisation.from_json('{"mean": [0.0]}')

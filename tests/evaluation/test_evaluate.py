@@ -373,3 +373,30 @@ def test_an_attack_of_ones_own_is_known_by_its_options(tmp_path: Path) -> None:
             taser.evaluate(
                 undefended(), *digits(30), threat=THREAT, attacks=[Mine(steps)], n=30, out=tmp_path
             )
+
+
+def test_images_with_channels_innermost_are_kept(tmp_path: Path) -> None:
+    x, y = digits(20)
+    colour = x.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    found = taser.evaluate(
+        model, colour, y, threat=THREAT, attacks=["fgsm"], n=20, out=tmp_path / "found"
+    )
+    assert (tmp_path / "found" / "attacked.safetensors").exists()
+    assert found.attacked is not None
+
+
+def test_an_attack_that_was_used_is_still_the_same_attack() -> None:
+    attack = RestartedPGD(THREAT, steps=2, restarts=1, loss=taser.probes.Margin())
+    both = {
+        name: taser.evaluate(undefended(), *digits(20), threat=THREAT, attacks=[attack], n=20)
+        for name in ("one", "other")
+    }
+    assert "pgd" in compare(both).columns
+
+
+def test_square_on_vectors_in_l2_is_refused() -> None:
+    model, x = nn.Linear(4, 10), torch.rand(8, 4)
+    threat = Threat("l2", 0.5)
+    with pytest.raises(ValueError, match="for images"):
+        taser.evaluate(model, x, torch.arange(8), threat=threat, attacks=["square"], n=8)

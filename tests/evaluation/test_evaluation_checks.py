@@ -144,3 +144,11 @@ def test_batch_norm_without_statistics() -> None:
     model[1] = nn.BatchNorm2d(8, track_running_stats=False).eval()
     with pytest.raises(ValueError, match="running statistics"):
         findings(model)
+
+
+def test_an_epsilon_is_checked_where_the_data_come_class_by_class() -> None:
+    """The first two hundred are of one class, and have no room to another."""
+    x = torch.cat([torch.full((300, 2), 0.4), torch.full((300, 2), 0.5)])
+    y = torch.arange(600) // 300
+    found = evaluate(nn.Linear(2, 2), x, y, threat=Threat("linf", 0.1), attacks=["noise"], n=600)
+    assert "epsilon" in {finding.name for finding in found.findings}

@@ -72,6 +72,13 @@ def test_far_inputs_are_told_by_the_score_and_near_ones_are_not(model: nn.Module
     assert result.numbers()["detections"][0]["n"] == 200
 
 
+def test_a_table_is_no_picture() -> None:
+    with pytest.raises(ValueError, match="only pictures"):
+        shaped_like(torch.rand(5, 30), (1, 8, 8))
+    with pytest.raises(ValueError, match="only pictures"):
+        shaped_like(torch.rand(5, 1, 8, 8), (30,))
+
+
 def test_pictures_of_another_size_and_colour_are_fitted() -> None:
     x = torch.rand(2, 3, 32, 32, generator=generator())
     grey = shaped_like(x, (1, 8, 8))

@@ -71,3 +71,10 @@ def test_a_mixture_corrupts_every_example_once(examples: tuple[Tensor, Tensor]) 
 def test_vectors_cannot_be_corrupted() -> None:
     with pytest.raises(ValueError, match="none of the corruptions"):
         shift(bright, torch.rand(4, 3), torch.zeros(4, dtype=torch.int64))
+
+
+def test_a_severity_that_there_is_not(examples: tuple[Tensor, Tensor]) -> None:
+    result = shift(bright, *examples, corruptions=CORRUPTIONS[:1])
+    for severity in (0, 6):
+        with pytest.raises(ValueError, match="severity should be one of"):
+            result.accuracy(severity=severity)

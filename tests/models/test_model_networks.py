@@ -142,3 +142,10 @@ def test_softplus_is_near_relu_and_smooth() -> None:
 def test_wrong_values_are_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_whole_numbers_normalise_too() -> None:
+    """As model.options.std=[1] has them: int64 buffers would cut off what is loaded."""
+    plain = SmallCNN(mean=(0,), std=(1,))
+    plain.load_state_dict(SmallCNN(mean=(0.5,), std=(0.3,)).state_dict())
+    assert float(plain.std) == pytest.approx(0.3)

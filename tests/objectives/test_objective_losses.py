@@ -7,7 +7,7 @@ from torch import nn
 
 from taser import attacks
 from taser.attacks import Threat
-from taser.objectives import AWP, PGD, Standard, teacher_kl
+from taser.objectives import AWP, MART, PGD, TRADES, Standard, teacher_kl
 
 
 def test_squared_error() -> None:
@@ -69,3 +69,15 @@ def test_wrong_task(kind: type) -> None:
 def test_wrong_gamma(gamma: float) -> None:
     with pytest.raises(ValueError, match="gamma should be positive"):
         AWP(Standard(), gamma)
+
+
+def test_wrong_options_are_refused_at_construction() -> None:
+    for build, message in (
+        (lambda: Standard(label_smoothing=2.0), r"should be in \[0, 1\]"),
+        (lambda: Standard("regression", 0.3), "no labels to smooth"),
+        (lambda: PGD(task="regression", label_smoothing=0.1), "no labels to smooth"),
+        (lambda: TRADES(beta=-1.0), "beta should be zero or more"),
+        (lambda: MART(weight=float("nan")), "weight should be zero or more"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()

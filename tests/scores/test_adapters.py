@@ -159,7 +159,7 @@ def test_a_real_unet_goes_from_disk_to_a_penalty(tmp_path: Path) -> None:
     )  # fmt: skip
     unet.save_pretrained(tmp_path)
     diffusers.DDPMScheduler().save_pretrained(tmp_path)
-    score = from_diffusers(str(tmp_path))
+    score = from_diffusers(tmp_path)
     images = torch.rand(6, 1, 8, 8, generator=generator())
     s = score(images)
     assert s.shape == images.shape
@@ -168,7 +168,7 @@ def test_a_real_unet_goes_from_disk_to_a_penalty(tmp_path: Path) -> None:
     (tmp_path / "diffusion_pytorch_model.safetensors").unlink()
     torch.save(unet.state_dict(), tmp_path / "diffusion_pytorch_model.bin")
     with pytest.raises(OSError, match="safetensors"):
-        from_diffusers(str(tmp_path))
+        from_diffusers(tmp_path, diffusers.DDPMScheduler())
     torch.testing.assert_close(from_diffusers(str(tmp_path), safetensors_only=False)(images), s)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     value = taser.SteinPenalty()(model, images, torch.arange(6), s)
@@ -207,6 +207,7 @@ def test_a_score_stays_in_evaluation_mode_whatever_holds_it() -> None:
         def forward(self, x: Tensor, _: Tensor) -> Tensor:
             return self.inner(x)
 
+    assert not any(module.training for module in DenoisingScore(Network(), 0.1).modules())
     score = from_edm(Network(), 0.1)
     holder = nn.ModuleList([score]).train()
     assert holder.training

@@ -118,9 +118,10 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     with pytest.raises(ValueError, match="with other data"):
         fit(start(), digits().flip(0), config, checkpoint=tmp_path / "run")
     resumed = fit(start(), digits(), config, checkpoint=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    again = fit(start(), digits(), config, checkpoint=tmp_path / "run")  # what is done stays done
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
+        assert torch.equal(tensor, again.state_dict()[name]), name
 
 
 def test_a_file_brings_back_the_same_denoiser(tmp_path: Path) -> None:
@@ -205,6 +206,15 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
 def test_bad_input_is_named(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_inputs_of_another_type_are_computed_in_the_networks_own(dtype: torch.dtype) -> None:
+    x = digits()[:4].to(dtype)
+    score = pretrained("digits").at()
+    assert score(x).dtype == dtype
+    rounding = 8 * 2**-24 / score.sigma**2  # of float32 in D − x, times a few
+    torch.testing.assert_close(score(x), score(x.float()).to(dtype), rtol=1e-3, atol=rounding)
 
 
 def test_a_denoiser_alone_is_no_score() -> None:

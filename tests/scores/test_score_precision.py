@@ -38,6 +38,14 @@ def test_auto_asks_the_hardware(fast: bool, monkeypatch: pytest.MonkeyPatch) -> 
     assert halves(DenoisingScore(identity, 0.1, precision="auto").at(sigma=0.2)) == fast
 
 
+def test_anothers_autocast_does_not_reach_it() -> None:
+    x = load("digits").test.x[:8]
+    score = pretrained("digits").at(timestep=50)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = score(x)
+    assert torch.equal(inside, score(x))
+
+
 def test_a_recipe_says_so_or_leaves_the_score_as_it_is() -> None:
     digits = load("digits")
     taken = []

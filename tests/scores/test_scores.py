@@ -157,3 +157,14 @@ def test_affine_detaches_a_score_that_does_not() -> None:
 def test_bad_input_is_named(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()  # type: ignore[operator]
+
+
+def test_whole_numbers_are_told() -> None:
+    whole = torch.arange(6).view(3, 2)
+    for build in (
+        lambda: Gaussian(whole[0]), lambda: Gaussian.fit(whole), lambda: GaussianMixture(whole),
+        lambda: KernelDensity(whole, 1.0),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="should be floating point"):
+            build()
+    assert Affine(Gaussian(torch.zeros(2)), scale=2, shift=-1).scale.is_floating_point()

@@ -302,3 +302,16 @@ def test_bytes_instead_of_pixels_are_noticed_once() -> None:
     with pytest.warns(UserWarning, match="divide bytes by 255"):
         penalty(case.model, 255 * case.x.abs(), case.y, case.s)
     penalty(case.model, 255 * case.x.abs(), case.y, case.s)  # filterwarnings = error
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_scores_of_another_batch_are_refused_whatever_part_is_asked(
+    mlp: cases.Case, fraction: float
+) -> None:
+    """The cached scores of the whole data set, where those of the batch were meant."""
+    penalty = taser.SteinPenalty(fraction=fraction)
+    whole = mlp.s.repeat(10, *[1] * (mlp.s.ndim - 1))
+    with pytest.raises(ValueError, match="the score s should have the shape"):
+        penalty(mlp.model, mlp.x, mlp.y, whole)
+    with pytest.raises(ValueError, match="the score s should be a tensor"):
+        penalty(mlp.model, mlp.x, mlp.y, mlp.s.tolist())

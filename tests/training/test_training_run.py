@@ -318,6 +318,28 @@ def test_parts_of_one_example_are_refused() -> None:
         small(regulariser={"name": "taser"}, loop={"accumulate": 64})
 
 
+def test_parts_of_one_example_are_refused_where_the_data_are_fewer_than_a_batch(
+    tmp_path: Path,
+) -> None:
+    config = small(
+        data={"examples": 40}, regulariser={"name": "taser"}, loop={"accumulate": 32, "batch": 128}
+    )
+    with pytest.raises(ValueError, match="leaves single examples of a batch of 40"):
+        train(config, tmp_path)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(10, 4), (25, 8), (3, 5)])
+def test_parts_are_as_equal_as_can_be(size: int, parts: int) -> None:
+    """`chunk` would leave one example at the end, which has no variance."""
+    learner = set_up(small(loop={"accumulate": parts}), images(32)).learner
+    pieces = learner._attacked(
+        torch.rand(size, 3, 32, 32), torch.zeros(size).long(), None, torch.Generator()
+    )
+    sizes = [len(piece.x) for piece in pieces]
+    assert sum(sizes) == size
+    assert max(sizes) - min(sizes) <= 1
+
+
 def test_layers_that_hooks_compute_are_attacked_as_they_are() -> None:
     """`spectral_norm` before a BatchNorm cannot be folded; training goes on without."""
     with warnings.catch_warnings():

@@ -15,10 +15,21 @@ Start = Literal["random", "gaussian", "clean"]
 GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
 
 
+def step_for(threat: Threat, steps: int) -> float:
+    """2.5·ε/steps: 2/255 for ten steps within 8/255.
+
+    >>> round(255 * step_for(Threat("linf", "8/255"), 10), 9)
+    2.0
+    """
+    return 2.5 * threat.epsilon / steps
+
+
 @dataclass(frozen=True)
 class PGD:
     """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball.
 
+    step_size
+        η; None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
     start
         "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
         "clean": x itself.
@@ -28,13 +39,13 @@ class PGD:
 
     threat: Threat = field(default_factory=Threat)
     steps: int = 10
-    step_size: float = 2 / 255
+    step_size: float | None = None
     start: Start = "random"
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps should be at least 1; got {self.steps}")
-        if not self.step_size > 0:
+        if self.step_size is not None and not self.step_size > 0:
             raise ValueError(f"step_size should be positive; got {self.step_size}")
         if self.start not in get_args(Start):
             raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
@@ -50,13 +61,12 @@ class PGD:
     ) -> Tensor:
         """Adversarial inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
+        length = self.step_size or step_for(self.threat, self.steps)
         moved = self._begin(x, generator)
         with quiet(model):
             for _ in range(self.steps):
                 gradient = input_gradient(model, moved, y, loss)
-                moved = self.threat.project(
-                    moved + self.step_size * self.threat.ascent(gradient), x
-                )
+                moved = self.threat.project(moved + length * self.threat.ascent(gradient), x)
         return moved
 
     def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .losses import AttackLoss, margin
-from .pgd import outputs_and_gradient
+from .pgd import outputs_and_gradient, step_for
 from .protocol import Model
 from .quiet import quiet
 from .threat import Threat
@@ -74,7 +74,7 @@ class RestartedPGD:
     def _ascend(
         self, model: Model, moved: Tensor, x: Tensor, y: Tensor, rows: Tensor, worst: Worst
     ) -> None:
-        length = self.step_size or 2.5 * self.threat.epsilon / self.steps
+        length = self.step_size or step_for(self.threat, self.steps)
         for _ in range(self.steps):
             logits, gradient = outputs_and_gradient(model, moved, y[rows], self.loss)
             stands = worst.offer(rows, moved, logits)

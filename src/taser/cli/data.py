@@ -67,6 +67,9 @@ def fetch(
 def info(
     name: Annotated[str, typer.Argument(help="A name, a folder of images, .npz, .csv, .parquet.")],
     target: Annotated[str | None, typer.Option(help="For a table: the column to predict.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="For a folder: the side that images are resized to.")
+    ] = None,
     root: Root = None,
 ) -> None:
     """What a data set holds: shapes, splits, classes.
@@ -75,7 +78,7 @@ def info(
     """
     from taser.data import load
 
-    dataset = load(name, root=root, target=target)
+    dataset = load(name, root=root, target=target, size=size)
     if wanted():
         answer({
             "name": dataset.name,

@@ -56,6 +56,7 @@ def evaluate(
     Models that others trained: known:mnist-lenet5, known:mnist-lenet5-robust,
     known:cifar10-resnet18. Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
     """
+    from taser.data.subset import subset
     from taser.evaluation import evaluate as run
     from taser.evaluation.answers import answers
     from taser.evaluation.curve import accuracy_curve
@@ -72,12 +73,13 @@ def evaluate(
             network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
             n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
         )  # fmt: skip
-        x = x[result.index]
+        x, y = x[result.index], y[result.index]
         drawn = None
         if curve:
+            rows = subset(len(x), CURVE)  # the first might be all of one class
             drawn = accuracy_curve(
-                network, x[:CURVE], y[result.index][:CURVE], threat=threat, seed=seed,
-                batch_size=batch, progress=progress,
+                network, x[rows], y[rows], threat=threat, seed=seed, batch_size=batch,
+                progress=progress,
             )  # fmt: skip
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"

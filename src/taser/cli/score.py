@@ -7,6 +7,7 @@ import typer
 
 from .common import Out, Root, Seed, Threads, progress_bar, show, use_threads
 from .machine import with_json
+from .subject import Target
 
 Model = Annotated[
     str,
@@ -35,6 +36,7 @@ def fit(
     seed: Seed = 0,
     threads: Threads = None,
     root: Root = None,
+    target: Target = None,
 ) -> None:
     """Train a denoiser on the training part of a data set; started again, it goes on.
 
@@ -49,17 +51,19 @@ def fit(
 
     use_threads(threads)
     torch.manual_seed(seed)
-    x = load(data, root=root).train.x
+    x = load(data, root=root, target=target).train.x
     options = {"width": width, "blocks": blocks}
     if x.ndim == 4:
         options |= {"multipliers": [1] + [2] * (levels - 1), "patch": patch}  # type: ignore[dict-item]
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: --out names the file to write, *.safetensors")
     denoiser = Denoiser.for_data(x, **options).to(accelerator())
     config = FitConfig(steps=steps, minutes=minutes, batch=batch, flip=flip, seed=seed)
+    partial = out.with_suffix(".partial")
     with progress_bar() as progress:
-        fitted = train(
-            denoiser, x, config, checkpoint=out.with_suffix(".partial"), progress=progress
-        )
+        fitted = train(denoiser, x, config, checkpoint=partial, progress=progress)
     fitted.save(out, half=half)
+    partial.unlink(missing_ok=True)
     typer.echo(f"{fitted.extra_repr()}\nwritten to {out}")
 
 
@@ -73,12 +77,14 @@ def check(
         int, typer.Option("--examples", "-n", min=2, help="Held-out examples.")
     ] = 1000,
     root: Root = None,
+    target: Target = None,
 ) -> None:
     """Measure a score model on held-out data: error, Stein identity, kernel test, samples.
 
     Example: taser score check digits.safetensors --data digits
     """
     from taser.data import load
+    from taser.data.subset import subset
     from taser.device import accelerator
     from taser.evaluation.score_quality import score_quality
     from taser.report import score_quality as report
@@ -87,9 +93,9 @@ def check(
 
     device = accelerator()
     denoiser = named(model).to(device)
-    dataset = load(data, root=root)
+    dataset = load(data, root=root, target=target)
     held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
-    held_out = held_out[:examples].to(device)
+    held_out = held_out[subset(len(held_out), examples)].to(device)
     with progress_bar() as progress:
         quality = score_quality(denoiser, dataset.train.x.to(device), held_out, progress=progress)
         samples = None  # another's denoiser may not know the noise levels that sampling passes
@@ -109,26 +115,33 @@ def cache(
     model: Model,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
-    timestep: Annotated[int, typer.Option(help="DDPM timestep of the noise level.")] = 50,
+    timestep: Annotated[
+        int | None, typer.Option(help="DDPM timestep of the noise level; 50 by default.")
+    ] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Or the noise level itself, in units of the inputs.")
+    ] = None,
     padding: Annotated[int, typer.Option(min=0, help="Of the crops whose error is told.")] = 4,
     validation: Annotated[
         float, typer.Option(min=0, max=1, help="The share held out, as the recipe's.")
     ] = 0.1,
     root: Root = None,
+    target: Target = None,
 ) -> None:
     """Compute the score of every training example once, for `regulariser.cache` to read.
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
     from taser.data import CropAndFlip, load
+    from taser.data.subset import subset
     from taser.device import accelerator
     from taser.evaluation.score_quality import augmentation_error
     from taser.scores import named
     from taser.scores.cache import model_hash, write_cache
 
-    train = load(data, root=root, validation=validation).train
+    train = load(data, root=root, validation=validation, target=target).train
     x = train.x.to(accelerator())
-    score = named(model).at(timestep=timestep).to(accelerator())
+    score = named(model).at(timestep=timestep, sigma=sigma).to(accelerator())
     with progress_bar() as progress:
         write_cache(
             out, score, x, data=train.hash, model=model_hash(score),
@@ -136,7 +149,8 @@ def cache(
         )  # fmt: skip
     typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")
     if train.is_images:
-        error = augmentation_error(score, x[:256], CropAndFlip(padding=padding))
+        rows = subset(len(x), 256)
+        error = augmentation_error(score, x[rows], CropAndFlip(padding=padding))
         typer.echo(
             f"moved by crops of {padding} pixels and flips, they differ from scores asked again by "
             f"{100 * error:.0f} % (root mean square)"

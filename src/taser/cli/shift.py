@@ -68,19 +68,20 @@ def shift(
     generator = torch.Generator(device).manual_seed(seed)
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
-        half = len(x) // 2
+        # Every other row, because files and folders may come class by class.
+        inside, rest, labels = x[::2], x[1::2], y[1::2]
         outside = {
-            f"corrupted (severity {severity})": mixed(x[half:], severity, seed=seed),
+            f"corrupted (severity {severity})": mixed(rest, severity, seed=seed),
             f"attacked ({threat})": torch.cat([
                 attack(network, *rows, generator=generator)
-                for rows in zip(x[half:].split(BATCH), y[half:].split(BATCH), strict=True)
+                for rows in zip(rest.split(BATCH), labels.split(BATCH), strict=True)
             ]),
         }  # fmt: skip
         for name in other or []:
-            foreign = examples_of(load(name, root=root), examples - half)[0]
+            foreign = examples_of(load(name, root=root), len(rest))[0]
             outside[name] = shaped_like(foreign, dataset.input_shape)
         detection = out_of_distribution(
-            network, _score(dataset, score).to(device), x[:half], outside,
+            network, _score(dataset, score).to(device), inside, outside,
             reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)), seed=seed,
             progress=progress,
         )  # fmt: skip

@@ -1,6 +1,7 @@
 """What `evaluate`, `audit` and `shift` share: a classifier, its data, and how far it is pushed."""
 
 from ast import literal_eval
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from taser.attacks import Threat
     from taser.data import Dataset
     from taser.data.meaning import Meaning
+    from taser.training.config import DataConfig
 
 Model = Annotated[
     str, typer.Option(help="A run's folder, known:NAME, file.py:callable, or resnet18, ….")
@@ -63,8 +65,11 @@ def subject(
         raise ValueError(f"{model} brings its own weights")
     if (known or folder) and options:
         raise ValueError(f"{model} takes no options: its architecture is known")
+    own = _recipe_of(model)
+    if own is not None and data == own.name:
+        data = None  # in the run's own splits
     if data and folder:
-        raw = load(data, root=root, target=target, standardise=False)
+        raw = load(data, root=root, target=target, standardise=False, **_as_read(data, own))
         chosen = _meaning(Path(model), root, target).give(raw)
     else:
         chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
@@ -86,15 +91,29 @@ def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":
     """What the model was trained on, in the same splits; digits if nothing says."""
     from taser.data import load
     from taser.evaluation.known_models import KNOWN_MODELS
+    from taser.training.assemble import load_data
+
+    if own := _recipe_of(model):
+        return load_data(replace(own, target=target or own.target), root)
+    names = {f"known:{known.name}": known.data for known in KNOWN_MODELS}
+    return load(names.get(model, "digits"), root=root, target=target)
+
+
+def _recipe_of(model: str) -> "DataConfig | None":
+    """What a run's recipe says of its data; None for a model that is no run."""
     from taser.training import read_recipe
 
     recipe = Path(model) / "config.yaml"
-    if recipe.is_file():
-        own = read_recipe(recipe).data
-        target = target or own.target
-        return load(own.name, root=root, validation=own.validation, seed=own.seed, target=target)
-    names = {f"known:{known.name}": known.data for known in KNOWN_MODELS}
-    return load(names.get(model, "digits"), root=root, target=target)
+    return read_recipe(recipe).data if recipe.is_file() else None
+
+
+def _as_read(data: str, own: "DataConfig | None") -> dict[str, Any]:
+    """How a run read its own folder or table, for another of the kind."""
+    if own is None or not Path(data).exists():
+        return {}
+    if Path(data).is_dir():
+        return {"size": own.size}
+    return {"ignore": own.ignore, "task": own.task} if own.target else {}
 
 
 def _meaning(run: Path, root: Path | None, target: str | None) -> "Meaning":

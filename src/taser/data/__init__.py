@@ -8,6 +8,7 @@ from .dataset import Dataset
 from .fetch import fetch
 from .known import Embedded, Fetchable, Known
 from .load import load
+from .meaning import Meaning
 from .names import KNOWN, find
 from .sources import FetchError, Progress
 from .split import Split
@@ -26,6 +27,7 @@ __all__ = [
     "Fetchable",
     "Known",
     "Manifest",
+    "Meaning",
     "Progress",
     "Split",
     "Standardisation",

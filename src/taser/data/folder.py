@@ -89,8 +89,9 @@ def _common_form(
             first = first or image.size
             if size is None and image.size != first:
                 raise ValueError(
-                    f"the images should be of one size, or size= be given: {files[0]} is "
-                    f"{first[0]}×{first[1]}, {file} is {image.size[0]}×{image.size[1]}"
+                    "the images should be of one size, or size= (data.size in a recipe) be given: "
+                    f"{files[0]} is {first[0]}×{first[1]}, {file} is "
+                    f"{image.size[0]}×{image.size[1]}"
                 )
     assert first is not None  # every class has an image
     return grey, (first[1], first[0]) if size is None else shape

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 import torch
+from torch import Tensor
 
 from .dataset import Dataset
 from .split import Split
@@ -12,19 +13,24 @@ from .standardisation import Standardisation
 
 @dataclass(frozen=True)
 class Meaning:
-    """Class names by number, columns in their order, and how features were standardised.
+    """Class names by number, columns in their order, and how features and targets were scaled.
 
-    A run keeps it, so that other data can be given to its model in the same numbers.
+    A run keeps it, so that other data can be given to its model in the same numbers, and what a
+    regression answers can be read in the units of the targets: targets.invert(model(x)).
     """
 
     classes: tuple[str, ...] | None
     columns: tuple[str, ...] | None = None
     standardisation: Standardisation | None = None
+    targets: Standardisation | None = None
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Meaning":
         """That of the data that a model is trained on."""
-        return cls(dataset.classes, dataset.columns, dataset.standardisation)
+        return cls(
+            dataset.classes, dataset.columns, dataset.standardisation,
+            dataset.target_standardisation,
+        )  # fmt: skip
 
     def to_json(self) -> str:
         """As JSON, to the last digit."""
@@ -34,10 +40,9 @@ class Meaning:
     def from_json(cls, text: str) -> "Meaning":
         """From what :meth:`to_json` wrote."""
         entries = json.loads(text)
-        scale = entries["standardisation"]
         return cls(
             _tuple(entries["classes"]), _tuple(entries["columns"]),
-            None if scale is None else Standardisation(tuple(scale["mean"]), tuple(scale["std"])),
+            _scale(entries["standardisation"]), _scale(entries.get("targets")),
         )  # fmt: skip
 
     def give(self, dataset: Dataset) -> Dataset:
@@ -57,11 +62,18 @@ class Meaning:
         return replace(dataset, columns=self.columns, **parts)  # type: ignore[arg-type]
 
     def _scaled(self, dataset: Dataset) -> Dataset:
-        scale = self.standardisation
+        scale, targets = self.standardisation, self.targets
         if scale is None:
             return dataset
-        parts = {name: Split(scale.apply(s.x), s.y) for name, s in dataset.splits.items()}
-        return replace(dataset, standardisation=scale, **parts)  # type: ignore[arg-type]
+
+        def scaled(y: Tensor) -> Tensor:
+            return y if targets is None else targets.apply(y[:, None])[:, 0]
+
+        parts = {name: Split(scale.apply(s.x), scaled(s.y)) for name, s in dataset.splits.items()}
+        return replace(
+            dataset, standardisation=scale, target_standardisation=targets,
+            **parts,  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def _numbered(self, dataset: Dataset) -> Dataset:
         """Classes are the same if their names are, or if they are called by these numbers."""
@@ -83,3 +95,9 @@ class Meaning:
 
 def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
+
+
+def _scale(entries: dict[str, list[float]] | None) -> Standardisation | None:
+    if entries is None:
+        return None
+    return Standardisation(tuple(entries["mean"]), tuple(entries["std"]))

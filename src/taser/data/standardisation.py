@@ -1,7 +1,6 @@
 """Features of mean zero and standard deviation one, and the way back."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -56,18 +55,6 @@ class Standardisation:
         """u → x."""
         mean, std = self._tensors(u)
         return (u.double() * std + mean).to(u.dtype)
-
-    def to_json(self) -> str:
-        """As JSON, to the last digit."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Standardisation":
-        """From what :meth:`to_json` wrote."""
-        entries = json.loads(text)
-        if not isinstance(entries, dict) or set(entries) != {"mean", "std"}:
-            raise ValueError(f'wanted JSON with "mean" and "std"; got {text[:80]!r}')
-        return cls(tuple(map(float, entries["mean"])), tuple(map(float, entries["std"])))
 
     def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.ndim == 0 or x.shape[-1] != len(self.mean):

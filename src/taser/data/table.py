@@ -86,7 +86,8 @@ def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
         row = next(row for row, entry in enumerate(column) if not _is_number(entry))
     raise ValueError(
         f"column {name!r} of {path} should hold finite numbers only; row {row + 1} has "
-        f"{str(column[row])!r}. Encode it, drop those rows, or leave it out with ignore={[name]!r}"
+        f"{str(column[row])!r}. Encode it, drop those rows, or leave it out with ignore={[name]!r} "
+        "(data.ignore in a recipe)"
     )
 
 

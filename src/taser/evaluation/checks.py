@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser.attacks import Model, Threat, input_gradient, margin, quiet
+from taser.data.subset import subset
 from taser.probes.checks import looks_like_probabilities
 from taser.stein.guards import roots, untouched_randomness
 
@@ -60,7 +61,8 @@ def _check_epsilon(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
                 f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you "
                 f"mean {threat.epsilon:g}/255?"
             )
-    met = float((_room(x[:COMPARED], y[:COMPARED], threat) <= threat.epsilon).float().mean())
+    rows = subset(len(x), COMPARED)  # the first might be all of one class
+    met = float((_room(x[rows], y[rows], threat) <= threat.epsilon).float().mean())
     if met <= 0.5:
         return []
     message = (

@@ -92,7 +92,7 @@ def evaluate(
             provenance, attacked,
         )  # fmt: skip
         if folder:
-            write_atomically(folder / "attacked.safetensors", save({"x": attacked}))
+            write_atomically(folder / "attacked.safetensors", save({"x": attacked.contiguous()}))
             write_atomically(folder / "evaluation.json", evaluation.to_json() + "\n")
     return evaluation
 

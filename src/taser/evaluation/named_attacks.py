@@ -40,4 +40,6 @@ def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed:
         raise ValueError(f"an attack should be one of {', '.join(NAMES)}; got {name!r}")
     if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
         raise ValueError(f"{name} cannot be had with {classes} classes: take 'autoattack' or 'pgd'")
+    if name == "square" and threat.norm == "l2" and not images:
+        raise ValueError("square in ℓ2 is for images, (C, H, W): take 'autoattack' or 'spsa'")
     return AutoAttackPart(name, threat, seed)  # type: ignore[arg-type]

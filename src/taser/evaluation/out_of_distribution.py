@@ -130,6 +130,11 @@ def _with_centred(found: dict[str, Tensor], usual: dict[str, Tensor]) -> dict[st
 
 def shaped_like(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Pictures of another data set, (B, C, H, W), brought to the (C, H, W) of this one."""
+    if x.ndim != 4 or len(shape) != 3:
+        raise ValueError(
+            "only pictures, (C, H, W), can be brought to the size of others; got inputs of shape "
+            f"{tuple(x.shape[1:])} for {shape}"
+        )
     channels, *size = shape
     if x.shape[1] != channels:
         x = x.mean(1, keepdim=True).expand(-1, channels, -1, -1)

@@ -85,9 +85,10 @@ def described(value: Any) -> str:
         return f"Tensor {sha256_of_arrays([value.numpy(force=True)])}"
     if callable(value):  # its address would differ each time
         name = getattr(value, "__qualname__", type(value).__name__)
-        held = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
+        own = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
+        held = [f"{key}={described(own[key])}" for key in own if not key.startswith("_")]
         if held:
-            return f"{name}({', '.join(f'{key}={described(held[key])}' for key in held)})"
+            return f"{name}({', '.join(held)})"
         return f"{name} {hash_of_model(value)}".rstrip()  # a function around a network
     return repr(value)
 

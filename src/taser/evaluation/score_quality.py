@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from taser.data import Augmentation
+from taser.data.subset import subset
 from taser.scores import Denoiser, DenoisingScore, Gaussian, sigma_of
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 
@@ -53,9 +54,9 @@ class ScoreQuality:
         return asdict(self)
 
 
-def wiener(train: Tensor, shrinkage: float = 0.0) -> Callable[[Tensor, float], Tensor]:
+def wiener(train: Tensor) -> Callable[[Tensor, float], Tensor]:
     """The best linear denoiser of the law of `train`, (N, *): m + C (C + σ²I)⁻¹ (x − m)."""
-    p = Gaussian.fit(train.double(), max(shrinkage, 1e-6))
+    p = Gaussian.fit(train.double(), 1e-6)
     values, vectors = torch.linalg.eigh(p.factor @ p.factor.T)
 
     def denoise(x: Tensor, sigma: float) -> Tensor:
@@ -83,6 +84,10 @@ def score_quality(
         raise ValueError(f"quality takes at least two held-out examples; got {len(held_out)}")
     generator = torch.Generator(held_out.device).manual_seed(seed)
     linear = wiener(train)
+
+    def some(n: int) -> Tensor:  # the first might be all of one class
+        return held_out[subset(len(held_out), n)]
+
     levels = []
     for done, timestep in enumerate(timesteps):
         if progress:
@@ -105,11 +110,11 @@ def score_quality(
                 linear=_mse(linear(noised, sigma), held_out) / sigma**2,
                 stein=max(checks, key=lambda check: abs(check.z)),
                 score_rms=float(clean.square().mean().sqrt()),
-                flip=_flip_error(score, held_out[:batch]) if held_out.ndim == 4 else None,
+                flip=_flip_error(score, some(batch)) if held_out.ndim == 4 else None,
             )
         )
     reference = denoiser.at()
-    noised, s = reference.noised(held_out[:500], generator)
+    noised, s = reference.noised(some(500), generator)
     test = ksd_test(noised, s, generator=generator)
     return ScoreQuality(tuple(levels), test.statistic, test.p_value, len(held_out))
 

@@ -34,6 +34,8 @@ class Shift:
 
         The corruptions of one example are not independent, so examples are drawn, with all theirs.
         """
+        if severity is not None and severity not in SEVERITIES:
+            raise ValueError(f"severity should be one of {list(SEVERITIES)}; got {severity}")
         chosen = [self.correct[corruption]] if corruption else list(self.correct.values())
         rows = torch.stack(chosen)[:, slice(None) if severity is None else [severity - 1]]
         return accuracy_interval(rows.flatten(0, 1), seed=self.seed)

@@ -93,10 +93,10 @@ def _check_activation(weights: Path, activation: object) -> None:
 def _check_outputs(
     spec: str, model: nn.Module, classes: int | None, shape: tuple[int, ...]
 ) -> None:
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, *shape, dtype=dtype))
+            outputs = model(own.new_zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"{spec} does not take the inputs of these data, of shape "

@@ -26,8 +26,8 @@ class Normalised(nn.Module):
             )
         if not all(s > 0 for s in std):
             raise ValueError(f"std should be positive; got {std}")
-        self.register_buffer("mean", torch.tensor(mean).view(-1, *[1] * dims))
-        self.register_buffer("std", torch.tensor(std).view(-1, *[1] * dims))
+        for name, numbers in (("mean", mean), ("std", std)):  # 0 and 1 are numbers too
+            self.register_buffer(name, torch.tensor([*map(float, numbers)]).view(-1, *[1] * dims))
 
     def normalise(self, x: Tensor) -> Tensor:
         """(B, *) → (B, *)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from taser import attacks
 from taser.probes.precision import full_precision
 
-from .objective import Loss, Model, Objective
+from .objective import Loss, Model, Objective, check_weight
 from .trades import from_gaussian
 
 
@@ -23,6 +23,9 @@ class MART(Objective):
 
     weight: float = 5.0
     inner: attacks.PGD = field(default_factory=from_gaussian)
+
+    def __post_init__(self) -> None:
+        check_weight("weight", self.weight)
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor
@@ -25,6 +26,12 @@ class Loss:
     def __repr__(self) -> str:
         parts = "".join(f", {name}={float(part.mean()):.4g}" for name, part in self.parts.items())
         return f"Loss({float(self.total):.4g}{parts})"
+
+
+def check_weight(name: str, weight: float) -> None:
+    """Raise for the weight of a term that is negative, infinite or NaN."""
+    if not 0 <= weight < inf:
+        raise ValueError(f"{name} should be zero or more, and finite; got {weight}")
 
 
 class Objective(ABC):

@@ -21,7 +21,7 @@ class PGD(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        check_task(self.task)
+        check_task(self.task, self.label_smoothing)
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -22,7 +22,7 @@ class Standard(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        check_task(self.task)
+        check_task(self.task, self.label_smoothing)
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x_i), y_i)."""
@@ -37,7 +37,10 @@ def task_loss(outputs: Tensor, y: Tensor, task: Task, label_smoothing: float = 0
     return F.cross_entropy(outputs, y, label_smoothing=label_smoothing)
 
 
-def check_task(task: str) -> None:
-    """Raise for a task that does not exist."""
+def check_task(task: str, label_smoothing: float) -> None:
+    """Raise for a task that does not exist, and for a smoothing that it cannot have."""
     if task not in get_args(Task):
         raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")
+    if not 0 <= label_smoothing <= (task == "classification"):
+        wanted = "0, for there are no labels to smooth" if task == "regression" else "in [0, 1]"
+        raise ValueError(f"label_smoothing of a {task} should be {wanted}; got {label_smoothing}")

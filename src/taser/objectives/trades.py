@@ -10,7 +10,7 @@ from taser import attacks
 from taser.attacks import kl_divergence, kl_from, quiet
 from taser.probes.precision import full_precision
 
-from .objective import Loss, Model, Objective
+from .objective import Loss, Model, Objective, check_weight
 
 
 def from_gaussian() -> attacks.PGD:
@@ -28,6 +28,9 @@ class TRADES(Objective):
 
     beta: float = 6.0
     inner: attacks.PGD = field(default_factory=from_gaussian)
+
+    def __post_init__(self) -> None:
+        check_weight("beta", self.beta)
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

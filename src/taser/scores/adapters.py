@@ -4,6 +4,7 @@ All conversions stand here. A model works in u = 2x − 1 ∈ [-1, 1]; noise σ 
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -110,6 +111,7 @@ def _holding(score: DenoisingScore, network: object) -> DenoisingScore:
 
 
 def _loaded(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, Any]:
+    model = str(model) if isinstance(model, Path) else model
     if not isinstance(model, str) and scheduler is not None:
         return model, scheduler
     try:

@@ -24,7 +24,7 @@ class Affine(nn.Module):
         self, score: Score, scale: Tensor | float = 1.0, shift: Tensor | float = 0.0
     ) -> None:
         super().__init__()
-        scale, shift = torch.as_tensor(scale), torch.as_tensor(shift)
+        scale, shift = (1.0 * torch.as_tensor(number) for number in (scale, shift))
         if bool((scale == 0).any()) or not bool(torch.isfinite(scale).all()):
             raise ValueError(f"scale should be finite and nowhere zero; got {scale.tolist()}")
         self.score = score

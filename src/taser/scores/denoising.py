@@ -1,7 +1,6 @@
 """The score of the noised data, from any denoiser: Tweedie's formula, written once."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Self, get_args
 
 import torch
@@ -41,6 +40,7 @@ class DenoisingScore(nn.Module):
         self.denoise = denoise
         self.sigma = float(sigma)
         self.precision: Precision = precision
+        self.eval()
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
         """Stays in evaluation mode, whatever holds it: a score with dropout would not be one."""
@@ -49,14 +49,16 @@ class DenoisingScore(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """s_σ at x itself: (B, *) → (B, *), detached."""
-        with self._autocast(x.device):
+        half = self.precision == "bfloat16" or (self.precision == "auto" and has_bfloat16(x.device))
+        given, x = x, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=half):
             denoised = self.denoise(x, self.sigma)
         if denoised.shape != x.shape:
             raise ValueError(
                 f"the denoiser should return the shape it was given, {tuple(x.shape)}; got "
                 f"{tuple(denoised.shape)}: is it a score model for such inputs?"
             )
-        return ((denoised - x) / self.sigma**2).to(x.dtype).detach()
+        return ((denoised - x) / self.sigma**2).to(given.dtype).detach()
 
     @torch.no_grad()
     def noised(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -74,10 +76,6 @@ class DenoisingScore(nn.Module):
         """
         moved, s = self.noised(x, generator)
         return (s - self(2 * x - moved)) / 2
-
-    def _autocast(self, device: torch.device) -> AbstractContextManager:
-        half = self.precision == "bfloat16" or (self.precision == "auto" and has_bfloat16(device))
-        return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
         """The same denoiser at another noise level: a timestep of DDPM's schedule, or σ."""
@@ -130,7 +128,7 @@ def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> Scal
     c_t = std(s_ref)/std(s_t), both measured on x: (N, *). That is the aim the paper states, one
     size of score across timesteps; its formula has the ratio upside down.
     """
-    reference = DenoisingScore(score.denoise, reference_sigma)(x).std()
+    reference = score.at(sigma=reference_sigma)(x).std()
     here = score(x).std()
     if not float(here) > 0:
         raise ValueError("the score is constant on x, so it has no size to normalise")

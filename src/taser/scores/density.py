@@ -7,6 +7,12 @@ import torch
 from torch import Tensor, nn
 
 
+def check_floating(name: str, given: Tensor) -> None:
+    """Raise for whole numbers, from which no density can be made."""
+    if not given.is_floating_point():
+        raise ValueError(f"{name} should be floating point; got {given.dtype}: {name}.float()")
+
+
 class Density(nn.Module, ABC):
     """A density p on inputs of shape `event_shape`; calling it gives the score ∇log p.
 
@@ -45,8 +51,7 @@ class Density(nn.Module, ABC):
                 f"so x should be (B, {', '.join(map(str, self.event_shape))}); "
                 f"got {tuple(x.shape)}"
             )
-        if not x.is_floating_point():
-            raise ValueError(f"x should be floating point, images in [0, 1]; got {x.dtype}")
+        check_floating("x", x)
         return x.flatten(1).to(next(self.buffers()).dtype)
 
     def extra_repr(self) -> str:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .density import Density, covariance_matrices, standard_normal
+from .density import Density, check_floating, covariance_matrices, standard_normal
 
 
 class Gaussian(Density):
@@ -23,6 +23,7 @@ class Gaussian(Density):
 
     def __init__(self, mean: Tensor, cov: Tensor | float = 1.0) -> None:
         super().__init__(mean.shape)
+        check_floating("mean", mean)
         matrix = covariance_matrices(cov, self.dim, mean)
         if matrix.ndim != 2:
             raise ValueError(f"Gaussian takes one covariance; got a stack of {len(matrix)}")
@@ -36,6 +37,7 @@ class Gaussian(Density):
         cov = (1 − a)·S + a·(tr S / d)·I with a = `shrinkage`: pixels that never change would
         otherwise give a covariance that cannot be inverted.
         """
+        check_floating("x", x)
         if not 0.0 <= shrinkage <= 1.0:
             raise ValueError(f"shrinkage should lie in [0, 1]; got {shrinkage}")
         if len(x) < 2 or not bool(x.isfinite().all()):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .density import Density, standard_normal
+from .density import Density, check_floating, standard_normal
 
 
 class KernelDensity(Density):
@@ -24,6 +24,7 @@ class KernelDensity(Density):
 
     def __init__(self, points: Tensor, bandwidth: float, chunk: int = 1024) -> None:
         super().__init__(points.shape[1:])
+        check_floating("points", points)
         if not bandwidth > 0:
             raise ValueError(f"bandwidth should be positive; got {bandwidth}")
         if chunk < 1:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .density import Density, covariance_matrices, standard_normal
+from .density import Density, check_floating, covariance_matrices, standard_normal
 
 
 class GaussianMixture(Density):
@@ -25,6 +25,7 @@ class GaussianMixture(Density):
         self, means: Tensor, cov: Tensor | float = 1.0, weights: Tensor | None = None
     ) -> None:
         super().__init__(means.shape[1:])
+        check_floating("means", means)
         m = len(means)
         matrices = covariance_matrices(cov, self.dim, means).expand(m, self.dim, self.dim)
         weights = torch.ones(m) if weights is None else weights

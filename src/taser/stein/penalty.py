@@ -136,8 +136,10 @@ class SteinPenalty(nn.Module):
         )
         if rows is not None:
             check_labels(y, x)
+            if not callable(s):
+                check_inputs(x, s, finite=False)
+                s = s[rows]
             x, y = x[rows], None if y is None else y[rows]
-            s = s if callable(s) else s[rows]
             shared = shared.rows(rows)
         if callable(s):
             here = x

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from taser.attacks.pgd import step_for
 from taser.data import Dataset, Split
 from taser.training import Config, read_recipe
+from taser.training.assemble import build_threat
 from taser.training.randomness import seeded_step
 from taser.training.setup import set_up
 
@@ -109,13 +111,15 @@ def plain_pgd_loop(workload: Workload, weight_gradients: bool) -> Callable[[], N
     model = setup.learner.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     batch = next(iter(setup.batches))
     x, y = batch.x.contiguous(), batch.y
-    epsilon, size = config.objective.epsilon, config.objective.step_size
+    threat = build_threat(config.objective, setup.dataset)
+    epsilon, steps = threat.epsilon, config.objective.steps
+    size = config.objective.step_size or step_for(threat, steps)
     optimiser = setup.learner.optimiser
 
     def step() -> None:
         model.eval()
         moved = (x + epsilon * (2 * torch.rand_like(x) - 1)).clamp(0, 1)
-        for _ in range(config.objective.steps):
+        for _ in range(steps):
             moved.requires_grad_()
             loss = F.cross_entropy(model(moved), y)
             if weight_gradients:

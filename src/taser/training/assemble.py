@@ -23,14 +23,20 @@ from .config import DataConfig, ModelConfig, ObjectiveConfig, RegulariserConfig
 PIXELS_PER_UNIT = 2.0  # u = 2x − 1 are the coordinates of a diffusion model
 
 
+def load_data(config: DataConfig, root: Path | None = None) -> Dataset:
+    """The whole data set that a recipe names, in its splits."""
+    return load(
+        config.name, root=root, validation=config.validation, seed=config.seed, size=config.size,
+        target=config.target, ignore=config.ignore, task=config.task,
+    )  # fmt: skip
+
+
 def build_data(config: DataConfig) -> Dataset:
     """The data set, with about `examples` of its training part if so many are asked for.
 
     Of each class the same share, in whole examples: in ten classes it may be a few more or less.
     """
-    dataset = load(
-        config.name, validation=config.validation, seed=config.seed, target=config.target
-    )
+    dataset = load_data(config)
     if config.examples is None or config.examples == len(dataset.train):
         return dataset
     n = len(dataset.train)

@@ -12,7 +12,9 @@ Method = Literal["standard", "pgd", "trades", "mart"]
 class DataConfig:
     """Which examples. examples: use about so many for training, drawn once by `seed` (None: all).
 
-    augment "auto" crops and flips CIFAR-10 and leaves everything else alone.
+    size: of a folder's images, resized; target, ignore, task: of a table, the column to predict,
+    columns to leave out, and what it is where that should not be guessed. augment "auto" crops and
+    flips CIFAR-10 and leaves everything else alone.
     """
 
     name: str = "digits"
@@ -20,7 +22,10 @@ class DataConfig:
     validation: float = 0.1
     augment: Literal["auto", "none", "crop", "crop_and_flip"] = "auto"
     padding: int = 4
+    size: int | None = None
     target: str | None = None
+    ignore: tuple[str, ...] = ()
+    task: Literal["classification", "regression"] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,6 +54,7 @@ class ModelConfig:
 class ObjectiveConfig:
     """The base method. beta is TRADES's, mart_weight MART's, label_smoothing standard's and pgd's.
 
+    step_size: of the attack; None is 2.5·epsilon/steps.
     awp wraps the method after `awp_start` epochs. awp_with_penalty: whether the regulariser takes
     part in the ascent of the weights. By default it does not, so that AWP is the published one.
     """
@@ -57,7 +63,7 @@ class ObjectiveConfig:
     norm: Literal["linf", "l2"] = "linf"
     epsilon: float = 8 / 255
     steps: int = 10
-    step_size: float = 2 / 255
+    step_size: float | None = None
     beta: float = 6.0
     mart_weight: float = 5.0
     label_smoothing: float = 0.0
@@ -68,12 +74,12 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         check_not_negative(
-            "objective", epsilon=self.epsilon, step_size=self.step_size, beta=self.beta,
+            "objective", epsilon=self.epsilon, step_size=self.step_size or 0.0, beta=self.beta,
             mart_weight=self.mart_weight, awp_gamma=self.awp_gamma, awp_start=self.awp_start,
         )  # fmt: skip
         check_positive("objective", steps=self.steps)
         check_shares("objective", label_smoothing=self.label_smoothing)
-        if self.step_size >= 1 > self.epsilon:
+        if self.step_size is not None and self.step_size >= 1 > self.epsilon:
             raise ValueError(
                 f"objective.step_size={self.step_size:g} is far more than epsilon="
                 f"{self.epsilon:g}; did you mean {self.step_size:g}/255?"
@@ -260,9 +266,13 @@ class Config:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
+        self.check_pieces(self.loop.batch)
+
+    def check_pieces(self, batch: int) -> None:
+        """Raise if a batch of so many is taken in pieces that have no variance."""
         penalised = self.regulariser.name == "taser" and self.regulariser.center == "batch"
-        if penalised and self.loop.accumulate > 1 and self.loop.batch < 2 * self.loop.accumulate:
+        if penalised and self.loop.accumulate > 1 and batch < 2 * self.loop.accumulate:
             raise ValueError(
                 f"loop.accumulate={self.loop.accumulate} leaves single examples of a batch of "
-                f"{self.loop.batch}, and the variance that TASER penalises needs two"
+                f"{batch}, and the variance that TASER penalises needs two"
             )

@@ -23,8 +23,8 @@ def gradient_ratio(
     """
     module, objective, regulariser = learner.module, learner.objective, learner.regulariser
     assert regulariser is not None
-    x, y = x.chunk(learner.parts)[0], y.chunk(learner.parts)[0]
-    s = None if s is None else s.chunk(learner.parts)[0]
+    first = slice(-(-len(x) // learner.parts))
+    x, y, s = x[first], y[first], None if s is None else s[first]
     moved = objective.attack(module, x, y, generator=generator)
     with kept_buffers(module):
         base = gradient_norm(module, objective.loss(module, x, y, moved).total)

@@ -97,7 +97,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     learner.model = accelerator.prepare_model(model)
     check = config.validation
     threat = build_threat(config.objective, dataset)
-    attack = attacks.PGD(threat, check.steps, 2.5 * threat.epsilon / check.steps)
+    attack = attacks.PGD(threat, check.steps)
     return Setup(
         config, dataset, network, batches, learner, average, attack, generator, device, rank, layout
     )
@@ -109,6 +109,7 @@ def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.d
         raise ValueError(
             f"loop.batch={size} is shared by {processes()} processes: give a multiple of that"
         )
+    config.check_pieces(size // processes())
     return Batches(
         dataset.train.to(device), size, seed=config.loop.seed,
         scores=cached_scores(config, dataset, learner.regulariser),

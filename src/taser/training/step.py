@@ -148,8 +148,9 @@ class Learner:
     ) -> list[Examples]:
         plain = isinstance(self.objective, Standard)  # which attacks nothing
         pieces, asked = [], self.module if plain else self.attacked.of(self.module, x)
-        inputs, labels = x.chunk(self.parts), y.chunk(self.parts)
-        scores = s.chunk(self.parts) if s is not None else [None] * len(inputs)
+        parts = min(self.parts, len(x))
+        inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
+        scores = s.tensor_split(parts) if s is not None else [None] * parts
         for part, own, score in zip(inputs, labels, scores, strict=True):
             with self.precision.autocast():
                 moved = self.objective.attack(asked, part, own, generator=generator)
