@@ -10,8 +10,8 @@ import taser
 SOURCE = Path(taser.__file__).parent
 
 FLOW = [
-    "nearest", "locate", "files", "lock", "shapes", "device", "data", "models", "scores",
-    "probes", "stein", "attacks", "objectives", "training", "evaluation", "studies", "report",
+    "nearest", "locate", "files", "lock", "shapes", "device", "progress", "data", "models",
+    "scores", "probes", "stein", "attacks", "objectives", "training", "evaluation", "studies", "report",
     "cli", "__main__",
 ]  # fmt: skip
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
-from taser.attacks import PGD
+from taser.attacks import PGD, Threat
+from taser.attacks.pgd import step_for
 from taser.lock import locked
 from taser.studies.overhead import images
 from taser.training import Config, load_trained, override, read_recipe, train
@@ -277,7 +278,9 @@ def test_defaults_are_the_paper_s() -> None:
     assert config.regulariser.weight == 1.0
     assert (config.objective.beta, config.objective.mart_weight) == (6.0, 5.0)
     assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
-    assert config.objective.step_size == 2 / 255
+    inner = PGD(Threat("linf", config.objective.epsilon), config.objective.steps)
+    assert config.objective.step_size is inner.step_size is None
+    assert step_for(inner.threat, inner.steps) == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
     assert config.objective.awp_with_penalty is False
 

@@ -2,13 +2,15 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from taser.progress import Progress as Told
 
 from . import machine
 
@@ -55,7 +57,7 @@ class PlainErrors(TyperGroup):
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+def progress_bar() -> Iterator[Told]:
     """A bar in the terminal, on stderr, fed by progress(done, total, label)."""
     if not sys.stderr.isatty():
         yield _lines()
@@ -74,7 +76,7 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
         yield progress
 
 
-def _lines() -> Callable[[int, int, str], None]:
+def _lines() -> Told:
     """A line now and then, for a log."""
     last = time.monotonic()
 

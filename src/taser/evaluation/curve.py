@@ -7,11 +7,11 @@ from torch import Tensor
 
 from taser.attacks import Attack, Model, RestartedPGD, Threat
 from taser.attacks.inside import inside
+from taser.progress import Progress
 
 from .answers import answers, device_of
 from .differentiable import differentiable
 from .prepare import prepare
-from .progress import Progress
 from .provenance import generator_for
 from .trial import batches
 

@@ -12,6 +12,7 @@ from taser.attacks import Attack, Model, Threat
 from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import locked
+from taser.progress import Progress
 
 from .alarms import hidden, notes
 from .answers import device_of
@@ -20,7 +21,7 @@ from .differentiable import differentiable
 from .findings import Finding
 from .named_attacks import named_attack
 from .prepare import prepare
-from .progress import Meter, Progress
+from .progress import Meter
 from .provenance import Provenance, seeded
 from .record import Evaluation
 from .store import Store

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from taser.attacks import lengths, quiet
 from taser.probes import Margin, Probed
+from taser.progress import Progress
 from taser.scores import Score
 from taser.stein import stein_residual
 
 from .answers import device_of
 from .auroc import auroc
-from .progress import Progress
 from .statistics import Interval
 
 RESIDUALS = ("Stein residual", "first-order residual")

@@ -1,14 +1,12 @@
 """How far an evaluation is, counted in forward passes, so that time left can be told."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from taser.attacks import Attack
 from taser.attacks.cascade import stages_of
-
-Progress = Callable[[int, int, str], None]
-"""Told what is done, of how much, and what is being done now."""
+from taser.progress import Progress
 
 
 class Meter:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from taser.data import Augmentation
 from taser.data.subset import subset
+from taser.progress import Progress
 from taser.scores import Denoiser, DenoisingScore, Gaussian, sigma_of
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 
@@ -77,7 +78,7 @@ def score_quality(
     functions: int = 5,
     seed: int = 0,
     batch: int = 256,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> ScoreQuality:
     """Measure `denoiser` on held_out, (n, *), against the best linear denoiser of `train`."""
     if len(held_out) < 2:

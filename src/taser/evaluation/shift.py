@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from taser.attacks import Model
+from taser.progress import Progress
 
 from .answers import answers, device_of
 from .corruptions import CORRUPTIONS, Corruption
 from .corruptions.corruption import SEVERITIES
-from .progress import Progress
 from .statistics import Interval, accuracy_interval
 
 

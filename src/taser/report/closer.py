@@ -17,6 +17,7 @@ from taser.training import read_recipe
 from taser.training.assemble import build_data
 
 from .closer_tables import audit_table, geometry_table
+from .evaluation_figure import centred
 from .finished import Finished
 from .lines import colour, label, looks
 from .method_table import title_of
@@ -121,13 +122,12 @@ def _images(study: Finished) -> Figure | None:
 
 def _draw_images(name: str, x: Tensor, attacked: Tensor) -> Figure:
     scores = pretrained(name).at(timestep=50)(x)
-    change = attacked - x
     grey = x.shape[1] == 1
     lines = {
         "image": x,
         "attacked": attacked,
-        "change": _centred(change),
-        "score": _centred(scores),
+        "change": centred(attacked - x),
+        "score": centred(scores),
     }
     figure = Figure(figsize=(1.1 * len(x), 4.6), layout="constrained")
     grid = figure.subplots(len(lines), len(x), squeeze=False)
@@ -141,9 +141,3 @@ def _draw_images(name: str, x: Tensor, attacked: Tensor) -> Figure:
             place.set_xticks([])
             place.set_yticks([])
     return figure
-
-
-def _centred(field: Tensor) -> Tensor:
-    """Around 0.5, each as bright as it can be shown."""
-    size = field.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
-    return 0.5 + field / (2 * size)

@@ -24,15 +24,20 @@ def draw_examples(evaluation: Evaluation, x: Tensor, answers: Tensor) -> Figure 
         axes.axis("off")
     for column, row in zip(grid.T, broken.tolist(), strict=False):
         clean, attacked = x[row].cpu(), evaluation.attacked[row]
-        change = attacked - clean
-        scale = 2 * float(change.abs().max()) + 1e-12
+        change = centred((attacked - clean)[None])[0]
         column[0].set_title(str(int(evaluation.y[row])), fontsize=10)
-        for axes, image in zip(column, (clean, attacked, 0.5 + change / scale), strict=True):
+        for axes, image in zip(column, (clean, attacked, change), strict=True):
             _show(axes, image)
         column[1].set_title(str(int(answers[row])), fontsize=10)
         distance = float(evaluation.threat.distance(attacked[None], clean[None]))
         column[2].set_title(f"{distance:.3g}", fontsize=10)
     return figure
+
+
+def centred(field: Tensor) -> Tensor:
+    """Signed fields as images, zero at 0.5 and each as bright as it can be shown: (B, C, H, W)."""
+    size = field.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
+    return 0.5 + field / (2 * size)
 
 
 def _show(axes: Axes, image: Tensor) -> None:

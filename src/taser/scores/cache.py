@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.files import write_atomically
+from taser.progress import Progress
 
 from .denoising import DenoisingScore
 from .protocol import Score
@@ -67,7 +67,7 @@ def write_cache(
     sigma: float,
     coordinates: str = "pixels in [0, 1]",
     batch: int = 256,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
     """s at every row of x, (N, *), into `folder` as half-precision numbers.
 

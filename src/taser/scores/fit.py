@@ -4,7 +4,6 @@ import copy
 import io
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from torch import Tensor, nn
 from taser.data.digest import sha256_of_arrays
 from taser.device import has_bfloat16
 from taser.files import write_atomically
+from taser.progress import Progress
 from taser.shapes import rows_like
 
 from .denoiser import Denoiser
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from taser.evaluation.progress import Progress
 from taser.files import write_atomically
 from taser.lock import Taken, locked
+from taser.progress import Progress
 
 Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
 """(the job's folder, what it is asked, progress) → its result, as JSON; resumable by itself."""

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from taser.data.meaning import Meaning
 from taser.data.subset import subset
 from taser.files import write_atomically
 from taser.lock import Taken, locked
+from taser.progress import Progress as Told
 from taser.stein.part import processes
 
 from .checkpoint import latest_checkpoint, save_checkpoint, weights_as_bytes
@@ -30,12 +30,11 @@ from .setup import Setup, set_up
 from .step import NonFiniteLoss
 from .validation import Scores, validate
 
-Report = Callable[[int, int, str], None]
 LINES_PER_EPOCH = 10
 MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 
 
-def train(config: Config, out: Path | str, *, report: Report | None = None) -> Result:
+def train(config: Config, out: Path | str, *, report: Told | None = None) -> Result:
     """Train, or go on with the run in `out`, which has to be of the same configuration.
 
     out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
@@ -53,7 +52,7 @@ def train(config: Config, out: Path | str, *, report: Report | None = None) -> R
 
 
 class _Run:
-    def __init__(self, setup: Setup, out: Path, report: Report | None) -> None:
+    def __init__(self, setup: Setup, out: Path, report: Told | None) -> None:
         self.setup, self.out, self.report = setup, out, report
         self.config, self.learner = setup.config, setup.learner
         self.main = setup.rank == 0

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from taser.attacks import Model, Threat
 from taser.lock import locked
+from taser.progress import Progress
 
 from ..answers import device_of
 from ..checks import character, check_data, check_model
 from ..differentiable import differentiable
 from ..prepare import prepare
-from ..progress import Progress
 from ..provenance import Provenance, hash_of_model, seeded
 from ..store import Store
 from ..trial import Trial

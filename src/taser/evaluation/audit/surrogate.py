@@ -5,9 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taser.models import MLP, SmallCNN
+from taser.progress import Progress
 from taser.stein.guards import untouched_randomness
-
-from ..progress import Progress
 
 BATCH = 128
 
