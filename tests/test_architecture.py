@@ -11,8 +11,8 @@ SOURCE = Path(taser.__file__).parent
 
 FLOW = [
     "nearest", "locate", "files", "lock", "shapes", "device", "progress", "data", "models",
-    "scores", "probes", "stein", "attacks", "objectives", "training", "evaluation", "studies", "report",
-    "cli", "__main__",
+    "scores", "probes", "stein", "attacks", "objectives", "training", "evaluation", "studies",
+    "report", "cli", "__main__",
 ]  # fmt: skip
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
