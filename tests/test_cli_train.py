@@ -8,7 +8,9 @@ import pytest
 
 from taser.data import load
 from taser.evaluation.answers import answers
-from taser.training import load_trained
+from taser.studies.table_config import TableConfig
+from taser.training import load_trained, read_recipe
+from taser.training.log import read_log
 from test_cli import app, run, runner
 
 SMALL = (
@@ -39,7 +41,10 @@ def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
         tmp_path / "tuned", "data.name=digits", "data.augment=none", "model.activation=silu",
         *SMALL,
     )  # fmt: skip
-    assert (tmp_path / "tuned" / "last.safetensors").exists()
+    tuned = read_recipe(tmp_path / "tuned" / "config.yaml")
+    assert tuned.model.weights == str(folder / "best.safetensors")
+    assert (tuned.teacher.weight, tuned.regulariser.name) == (1.0, "taser")
+    assert read_log(tmp_path / "tuned")[0]["teacher"] > 0
 
 
 def test_a_run_is_judged_on_its_own_test_part(tmp_path: Path) -> None:
@@ -52,7 +57,8 @@ def test_a_run_is_judged_on_its_own_test_part(tmp_path: Path) -> None:
         asked = ("evaluate", "--model", tmp_path / "run", *quick, *data, *out)
         result = runner.invoke(app, list(map(str, asked)))
         hashes.append(json.loads(result.stdout)["provenance"]["data"])
-    assert hashes[0] != hashes[1]
+    assert hashes[0] == hashes[1]
+    assert load("digits", seed=1).test.hash != load("digits").test.hash
 
 
 def test_classes_of_other_data_are_those_that_the_run_was_trained_on(tmp_path: Path) -> None:
@@ -152,3 +158,28 @@ def test_a_table_and_its_report(tmp_path: Path) -> None:
     answer = runner.invoke(app, ["report", str(tmp_path / "table"), "--json"])
     assert answer.stdout == (tmp_path / "table" / "rows.json").read_text()
     assert "there is no study in" in run("report", tmp_path, code=1)
+
+
+def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make demo` runs, on less: one method, a short training, a quick attack."""
+    config = TableConfig(
+        methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=SMALL,
+        variants={"off": (), "taser": ("regulariser.name=taser",)},
+    )  # fmt: skip
+    monkeypatch.setattr("taser.studies.table_config.read_table_config", lambda _: config)
+    said = run("demo", "--jobs", "1", "--out", tmp_path)
+    assert "| Standard | + TASER |" in said
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_options_of_an_evaluation_arrive(tmp_path: Path) -> None:
+    run("train", "--out", tmp_path / "run", *SMALL)
+    words = (
+        "evaluate", "--model", tmp_path / "run", "--norm", "l2", "--epsilon", "0.5", "--unbounded",
+        "--first", "-n", "10", "--batch", "4", "--seed", "3", "--threads", "1",
+        "--attacks", "fgsm", "--no-curve", "--out", tmp_path / "found", "--json",
+    )  # fmt: skip
+    found = json.loads(runner.invoke(app, list(map(str, words))).stdout)
+    assert found["threat"] == {"norm": "l2", "epsilon": 0.5, "low": None, "high": None}
+    assert (found["provenance"]["seed"], found["provenance"]["batch_size"]) == (3, 4)
+    assert sorted(found["index"]) == list(range(10))

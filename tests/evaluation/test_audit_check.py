@@ -1,6 +1,8 @@
 """When a count is more than luck."""
 
 from math import comb
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +10,11 @@ import torch
 from attacks.victims import undefended
 from taser.attacks import Threat
 from taser.attacks.sieve import Sieve
+from taser.evaluation.audit.black_box import noise
 from taser.evaluation.audit.budgeted import Budgeted
 from taser.evaluation.audit.check import Check
+from taser.evaluation.audit.reach import growing_epsilon, large_epsilon
+from taser.evaluation.audit.search import away_from_clean, longer, restarted
 from taser.evaluation.statistics import chance_of
 
 
@@ -60,3 +65,19 @@ def test_a_budget_changes_when_the_step_is_judged(budget: int) -> None:
     own = type(found.apgd_targeted)(undefended(), n_iter=budget, device=x.device, eps=0.1)
     for name in ("n_iter", "n_iter_2", "n_iter_min", "size_decr"):
         assert getattr(found.apgd_targeted, name) == getattr(own, name)
+
+
+def test_every_comparison_can_fail() -> None:
+    """Ten of a hundred that only the other attack breaks; the wrong way round it is none."""
+    every, fewer = torch.ones(100).bool(), torch.arange(100) >= 10
+    starts = {"clean start": every, "random start": fewer}
+    suspect: Any = SimpleNamespace(
+        n=100, steps=5, restarts=1, queries=9, threat=Threat("linf", 0.1), everyone=every,
+        after_losses=every, after_longer=fewer, after_restarts=fewer, after_gradients=every,
+        after=lambda _, standing: standing & fewer, after_pgd=lambda name, *_, **__: starts[name],
+        by_epsilon={0.1: fewer, 0.2: every},
+    )  # fmt: skip
+    for check in (longer, restarted, away_from_clean, growing_epsilon, noise):
+        found = check(suspect)
+        assert (found.passed, found.numbers["count"]) == (False, 10), check
+    assert large_epsilon(suspect).numbers["count"] == 100

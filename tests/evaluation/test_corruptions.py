@@ -21,6 +21,7 @@ from taser.evaluation.corruptions import (
     pixelate,
     saturate,
     shot_noise,
+    speckle_noise,
 )
 from taser.evaluation.corruptions.warp import shifted
 
@@ -73,6 +74,7 @@ def test_noise_has_its_mean_and_variance() -> None:
     for noisy, variance in (
         (gaussian_noise(x, 0.1, generator()), 0.01),
         (shot_noise(x, 50, generator()), 0.5 / 50),  # Poisson: mean/c
+        (speckle_noise(x, 0.1, generator()), (0.1 * 0.5) ** 2),
         (impulse_noise(x, 0.04, generator()), 0.04 * 0.25),
     ):
         # Four standard errors; the fourth moment of the heaviest of the three is 6.25 variance².

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
@@ -225,14 +224,19 @@ def test_outliers_of_a_table_do_not_overstate_robustness() -> None:
 
 
 KILLED = """
-import sys, torch
+import os, signal, sys, torch
 sys.path.insert(0, sys.argv[2])
 from attacks.victims import digits, undefended
 import taser
 from taser.attacks import RestartedPGD, Threat
 threat = Threat("linf", 0.05)
+told = []
+def progress(*_):
+    told.append(1)
+    if len(sys.argv) > 3 and len(told) == 5:  # in the middle of the batches
+        os.kill(os.getpid(), signal.SIGKILL)
 taser.evaluate(undefended(), *digits(60), threat=threat, n=60, batch_size=3, out=sys.argv[1],
-               attacks=[RestartedPGD(threat, steps=20, restarts=2)])
+               attacks=[RestartedPGD(threat, steps=20, restarts=2)], progress=progress)
 """
 
 
@@ -240,15 +244,9 @@ def test_killed_and_started_again_it_gives_the_same_record(tmp_path: Path) -> No
     tests = str(Path(__file__).parent.parent)
     command = [sys.executable, "-c", KILLED]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*command, str(tmp_path / "killed"), tests], env=environment)
-    deadline = time.monotonic() + 120
-    batches = tmp_path / "killed" / "batches"
-    while len(list(batches.glob("*.safetensors"))) < 2:
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed = [*command, str(tmp_path / "killed"), tests, "kill"]
+    assert subprocess.run(killed, env=environment).returncode == -signal.SIGKILL
+    assert list((tmp_path / "killed" / "batches").glob("*.safetensors"))
     assert not (tmp_path / "killed" / "evaluation.json").exists()
     for name in ("killed", "whole"):
         subprocess.run([*command, str(tmp_path / name), tests], env=environment, check=True)

@@ -7,9 +7,15 @@ import torch
 from torch import Tensor
 
 from taser.data import CropAndFlip, load
-from taser.evaluation.score_quality import augmentation_error, score_quality, wiener
+from taser.evaluation.score_quality import (
+    augmentation_error,
+    random_functions,
+    score_quality,
+    wiener,
+)
 from taser.report import score_quality as report
 from taser.scores import Denoiser, Gaussian, pretrained
+from taser.stein.identities import stein_identity
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -45,8 +51,21 @@ def test_the_shipped_score_is_good_and_a_spoiled_one_is_not(
     spoiled.std *= 2  # as if fitted to other data: every estimate keeps too much of the noise
     bad = score_quality(spoiled, *digits, timesteps=(50,))
     assert bad.levels[0].gain < quality.levels[1].gain - 0.1
+    assert abs(bad.levels[0].stein.z) > 8
+    assert bad.ksd_p_value < 0.01
     page = report.write(quality, "digits", tmp_path, samples=digits[1][:4])
     assert "http" not in page.read_text().replace("http-equiv", "")
+
+
+def test_a_score_of_the_wrong_size_is_noticed_where_the_law_is_symmetric() -> None:
+    """Functions that are odd about the mean have E[s·∇f] = E[Δf] = 0 whatever the size of s."""
+    x = torch.randn(4000, 4, generator=generator())
+    for size, noticed in ((1.0, False), (1.5, True)):
+        checks = [
+            stein_identity(f, x, -size * x, generator=generator(1))
+            for f in random_functions(x, 5, generator(2))
+        ]
+        assert (max(abs(check.z) for check in checks) > 4.5) == noticed
 
 
 def test_moving_a_score_with_its_image_is_exact_for_an_equivariant_score() -> None:

@@ -149,3 +149,21 @@ def test_whole_numbers_normalise_too() -> None:
     plain = SmallCNN(mean=(0,), std=(1,))
     plain.load_state_dict(SmallCNN(mean=(0.5,), std=(0.3,)).state_dict())
     assert float(plain.std) == pytest.approx(0.3)
+
+
+def test_resnet18_is_the_published_one() -> None:
+    """That of the package pyautoattack, with the same weights and some statistics."""
+    from pyautoattack.examples.resnet import ResNet18 as Published
+
+    torch.manual_seed(0)
+    ours, theirs = ResNet18().eval(), Published().eval()
+    for module in ours.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 2)
+    own = [tensor for name, tensor in ours.state_dict().items() if name not in ("mean", "std")]
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), own, strict=True)))
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(ours(x), theirs(ours.normalise(x)), rtol=1e-4, atol=1e-5)

@@ -87,6 +87,13 @@ def test_draws_are_of_the_type_that_the_network_has() -> None:
     torch.testing.assert_close(double.float(), single)
 
 
+def test_draws_have_the_law_of_the_denoiser() -> None:
+    """Untrained it is exact for N(mean, std²); 4.5 standard errors, and 24 steps leave 2 %."""
+    x = sample(Denoiser((4,), mean=0.4, std=0.3, width=8), 4000, generator=generator())
+    assert float(x.mean()) == pytest.approx(0.4, abs=4.5 * 0.3 / x.numel() ** 0.5)
+    assert float(x.std()) == pytest.approx(0.3, rel=0.03)
+
+
 def digits() -> Tensor:
     return load("digits").train.x
 

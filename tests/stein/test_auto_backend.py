@@ -50,11 +50,12 @@ def test_auto_takes_outputs_of_any_form(shape: str) -> None:
         z = outputs[0] if isinstance(outputs, tuple) else outputs
         return z.reshape(len(z), -1)[:, 0].square()
 
+    torch.manual_seed(0)
     case, model = cases.case("mlp"), Net().double()
     exact = taser.SteinPenalty(probe, backend="exact", center="none")
     auto = taser.SteinPenalty(probe, center="none", probes=4000)
     values = [p(model, case.x, None, case.s).item() for p in (exact, auto)]
-    assert values[1] == pytest.approx(values[0], rel=0.5)
+    assert values[1] == pytest.approx(values[0], rel=0.1)  # 4,000 probes know it to 2 %
 
 
 def test_auto_works_with_frozen_parameters() -> None:
@@ -79,12 +80,12 @@ def test_a_look_without_a_graph_does_not_vouch_for_one_with() -> None:
 
 
 def test_one_example_does_not_vouch_for_many() -> None:
+    """Three channels of two values have statistics of their own, which couple no other example."""
     case = cases.case("mlp")
-    norm = nn.BatchNorm1d(6, track_running_stats=False).double()
-    model = nn.Sequential(nn.Unflatten(1, (6, 1)), norm, nn.Flatten(), case.model)
+    norm = nn.BatchNorm1d(3, track_running_stats=False).double()
+    model = nn.Sequential(nn.Unflatten(1, (3, 2)), norm, nn.Flatten(), case.model)
     penalty = taser.SteinPenalty(backend="difference")
-    with pytest.raises((UnsupportedLayer, ValueError)):
-        penalty(model, case.x[:1], case.y[:1], case.s[:1])
+    penalty(model, case.x[:1], case.y[:1], case.s[:1])
     with pytest.raises(UnsupportedLayer, match="couples the examples"):
         penalty(model, case.x, case.y, case.s)
 

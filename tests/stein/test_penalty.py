@@ -304,6 +304,14 @@ def test_bytes_instead_of_pixels_are_noticed_once() -> None:
     penalty(case.model, 255 * case.x.abs(), case.y, case.s)  # filterwarnings = error
 
 
+def test_a_seed_says_which_directions_are_drawn(mlp: cases.Case) -> None:
+    one, same, other = (
+        taser.SteinPenalty(backend="reverse", seed=seed)(mlp.model, mlp.x, mlp.y, mlp.s).item()
+        for seed in (0, 0, 1)
+    )
+    assert one == same != other
+
+
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_scores_of_another_batch_are_refused_whatever_part_is_asked(
     mlp: cases.Case, fraction: float

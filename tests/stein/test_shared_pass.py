@@ -214,3 +214,18 @@ def test_a_norm_used_twice_in_a_pass_is_refused_with_a_shared_pass_too() -> None
     penalty = taser.SteinPenalty(operator="first_order")
     with pytest.raises(taser.stein.guards.UnsupportedLayer, match="asked twice"):
         penalty(model, x, torch.arange(8) % 4, torch.randn(8, 4), shared=passed(model, x))
+
+
+def test_a_part_of_the_batch_takes_its_rows_of_the_pass() -> None:
+    """Rows 1 and 3, say, and not the first two, whose outputs would be noticed as others'."""
+    case = cases.case("mlp")
+    penalty, alone = (
+        taser.SteinPenalty(operator="first_order", fraction=0.5, step=1e-6, seed=1)
+        for _ in range(2)
+    )
+    with taser.SharedPass(case.model) as shared:
+        shared.outputs = case.model(case.x)
+    value = penalty(case.model, case.x, case.y, case.s, shared=shared)
+    wanted = alone(case.model, case.x, case.y, case.s)
+    torch.testing.assert_close(value, wanted, rtol=1e-4, atol=0)
+    assert penalty._known._shares

@@ -26,3 +26,17 @@ def test_dry_run(
     assert found.steps == 200 * 2
     assert found.seconds > 0
     assert found.memory > 0
+
+
+def test_the_papers_numbers() -> None:
+    config = read_recipe("paper/trades-awp", ["regulariser.name=taser"])
+    penalty, method = config.regulariser, config.objective
+    assert (penalty.weight, penalty.unit, penalty.at) == (1.0, "paper", "clean")
+    assert (penalty.operator, penalty.timestep, penalty.ramp) == ("langevin", 50, 0.1)
+    assert (penalty.every, penalty.fraction) == (1, 1.0)
+    assert (method.epsilon, method.steps, method.step_size) == (8 / 255, 10, 2 / 255)
+    assert (method.beta, method.awp_gamma, method.awp_start) == (6.0, 0.005, 10)
+    assert read_recipe("paper/mart").objective.mart_weight == 5.0
+    tuned = read_recipe("finetune/taser")
+    assert (tuned.loop.epochs, tuned.optimiser.rate, tuned.regulariser.ramp) == (50, 1e-3, 0.1)
+    assert (tuned.schedule.warmup, tuned.schedule.final) == (0.1, 0.1)

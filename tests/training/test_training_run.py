@@ -13,12 +13,18 @@ from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
+from taser import objectives
 from taser.attacks import PGD, Threat
 from taser.attacks.pgd import step_for
 from taser.lock import locked
 from taser.studies.overhead import images
 from taser.training import Config, load_trained, override, read_recipe, train
-from taser.training.assemble import architecture, build_data
+from taser.training.assemble import (
+    architecture,
+    build_augmentation,
+    build_data,
+    build_objective,
+)
 from taser.training.attacked import Attacked
 from taser.training.setup import set_up
 
@@ -363,3 +369,90 @@ def test_a_fold_is_not_believed_while_the_last_layer_is_zero() -> None:
     assert attacked.of(module, x) is module
     nn.init.normal_(module[3].weight)
     assert attacked.of(module, x) is not module
+
+
+def test_a_step_minimises_what_the_paper_writes(tmp_path: Path) -> None:
+    """L_base + α·KL + λ(t)·R, with the ramp of λ and warm-up and cosine of the rate."""
+    config = small(
+        model=MLP, objective={"name": "trades"}, teacher={"weight": 0.7},
+        regulariser={"name": "taser", "weight": 0.3, "ramp": 0.5, "fraction": 1.0},
+        schedule={"warmup": 0.25, "final": 0.1}, loop={"epochs": 4},
+    )  # fmt: skip
+    train(config, tmp_path)
+    found = lines(tmp_path, "train")  # eight steps, a line each
+    ramp = [0.3 * min(1, t / 4) for t in range(8)]
+    assert [line["weight"] for line in found] == pytest.approx(ramp)
+    cosine = [1e-4 + 0.45e-3 * (1 + math.cos(math.pi * (t - 2) / 6)) for t in range(2, 8)]
+    assert [line["rate"] for line in found] == pytest.approx([5e-4, 1e-3, *cosine])
+    for line in found:
+        total = line["base"] + line["weight"] * line["penalty"] + 0.7 * line["teacher"]
+        assert line["loss"] == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["pgd", "trades", "mart"])
+def test_the_penalty_is_of_the_clean_batch(method: str) -> None:
+    """As the paper says, whatever points the base loss is taken at."""
+    exact = {
+        "name": "taser", "score": "gaussian", "at": "clean", "backend": "exact", "fraction": 1.0,
+    }  # fmt: skip
+    found = []
+    for name in ("standard", method):
+        setup = set_up(
+            small(model={**MLP, "activation": "silu"}, objective={"name": name}, regulariser=exact)
+        )
+        x, y, *_ = next(iter(setup.batches))
+        drawn = torch.Generator().manual_seed(0)
+        numbers = setup.learner.step(x, y, None, drawn, weight=0.0, perturb=False)
+        found.append(float(numbers["penalty"]))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_a_lazy_penalty_counts_steps_and_not_parts(tmp_path: Path) -> None:
+    lazy = {"name": "taser", "every": 2, "fraction": 1.0}
+    train(small(model=MLP, regulariser=lazy, loop={"accumulate": 2, "epochs": 2}), tmp_path)
+    assert [line["penalty"] > 0 for line in lines(tmp_path, "train")] == [True, False] * 2
+
+
+def test_every_key_of_the_objective_arrives() -> None:
+    data = build_data(small().data)
+    given = {"norm": "l2", "epsilon": 0.3, "steps": 7, "step_size": 0.02}
+    trades, mart, pgd = (
+        build_objective(small(objective={**given, **own}).objective, data)
+        for own in (
+            {"name": "trades", "beta": 2.5},
+            {"name": "mart", "mart_weight": 3.5},
+            {"name": "pgd", "label_smoothing": 0.1},
+        )
+    )
+    assert isinstance(trades, objectives.TRADES)
+    assert isinstance(mart, objectives.MART)
+    assert isinstance(pgd, objectives.PGD)
+    assert (trades.beta, mart.weight, pgd.label_smoothing) == (2.5, 3.5, 0.1)
+    for made, start in ((trades, "gaussian"), (mart, "gaussian"), (pgd, "random")):
+        assert made.inner == PGD(Threat("l2", 0.3), 7, 0.02, start)
+    assert set_up(small(objective={"awp": True, "awp_gamma": 0.02})).learner.gamma == 0.02
+    assert set_up(small(validation={"steps": 3})).attack.steps == 3
+
+
+def test_every_key_of_the_penalty_arrives() -> None:
+    keys = {
+        "operator": "langevin", "backend": "reverse", "probes": 3, "step": 0.02, "center": "none",
+        "unbiased": True, "batchnorm": "running", "every": 2, "fraction": 0.5,
+    }  # fmt: skip
+    regulariser = set_up(small(regulariser={"name": "taser", **keys})).learner.regulariser
+    assert isinstance(regulariser, objectives.Taser)
+    penalty = regulariser.penalty
+    found = {k: penalty.centre.kind if k == "center" else getattr(penalty, k) for k in keys}
+    assert found == keys
+
+
+def test_augmentation_is_for_those_whom_it_suits() -> None:
+    auto = small(data={"augment": "auto", "padding": 3}).data
+    cifar = build_augmentation(auto, images(8))  # whose name is cifar10
+    assert cifar is not None
+    assert (cifar.padding, cifar.flip) == (3, True)
+    digits = build_data(auto)
+    assert build_augmentation(auto, digits) is None
+    crop = build_augmentation(small(data={"augment": "crop"}).data, digits)
+    assert crop is not None
+    assert not crop.flip

@@ -138,15 +138,21 @@ def augmentation_error(
 def random_functions(
     x: Tensor, count: int, generator: torch.Generator
 ) -> list[Callable[[Tensor], Tensor]]:
-    """Smooth functions to ask the Stein identity with: tanh of projections of unit variance."""
+    """Smooth functions to ask the Stein identity with: sines of projections of unit variance.
+
+    With phases of their own, because functions that are odd about the mean of a symmetric law
+    fulfil it with a score of any size.
+    """
     scale = float(x.flatten(1).std(0).mean()) * math.sqrt(x[0].numel())
     centre = x.mean(0).flatten()
     out: list[Callable[[Tensor], Tensor]] = []
     for _ in range(count):
         w = torch.randn(x[0].numel(), 16, generator=generator, device=x.device).to(x) / scale
 
-        def f(x: Tensor, w: Tensor = w) -> Tensor:
-            return torch.tanh((x.flatten(1) - centre) @ w).sum(1)
+        phase = 2 * math.pi * torch.rand(16, generator=generator, device=x.device).to(x)
+
+        def f(x: Tensor, w: Tensor = w, phase: Tensor = phase) -> Tensor:
+            return torch.sin((x.flatten(1) - centre) @ w + phase).sum(1)
 
         out.append(f)
     return out
