@@ -70,7 +70,7 @@ def test_other_files_are_passed_over(pets: Path) -> None:
 
 def test_sizes_that_differ_need_a_size(pets: Path) -> None:
     picture(pets / "dog" / "large.png", grey((12, 16)))
-    with pytest.raises(ValueError, match=r"of one size, or size= be given: .* is 5×6, .* is 16×12"):
+    with pytest.raises(ValueError, match=r"of one size, .* given: .* is 5×6, .* is 16×12"):
         load(pets)
     assert load(pets, size=4).input_shape == (1, 4, 4)
     assert load(pets, size=(4, 6)).input_shape == (1, 4, 6)
