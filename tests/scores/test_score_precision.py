@@ -2,11 +2,23 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from taser.data import load
-from taser.scores import DenoisingScore, denoising, pretrained
+from taser.scores import DenoisingScore, denoising, from_edm, pretrained
 from taser.training import read_recipe
 from taser.training.assemble import build_score
+
+
+class Halved(nn.Module):
+    """D(x) = x/2, with a weight whose type decides in which it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.5 * torch.eye(3))
+
+    def forward(self, x: Tensor, _: Tensor) -> Tensor:
+        return x @ self.weight
 
 
 def halves(score: DenoisingScore) -> bool:
@@ -36,6 +48,15 @@ def test_auto_asks_the_hardware(fast: bool, monkeypatch: pytest.MonkeyPatch) -> 
     assert halves(DenoisingScore(identity, 0.1, precision="bfloat16"))
     assert not halves(DenoisingScore(identity, 0.1))
     assert halves(DenoisingScore(identity, 0.1, precision="auto").at(sigma=0.2)) == fast
+
+
+@pytest.mark.parametrize("own", [torch.bfloat16, torch.float64])
+def test_a_network_of_another_type_gets_inputs_of_its_own(own: torch.dtype) -> None:
+    """A diffusion model that was loaded in half precision, say."""
+    score = from_edm(Halved().to(own), 0.1, coordinates="[0,1]")
+    x = torch.rand(4, 3)
+    assert score(x).dtype == torch.float32
+    torch.testing.assert_close(score(x), -0.5 * x / 0.1**2, rtol=2**-7, atol=0)
 
 
 def test_anothers_autocast_does_not_reach_it() -> None:

@@ -50,15 +50,17 @@ class DenoisingScore(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """s_σ at x itself: (B, *) → (B, *), detached."""
         half = self.precision == "bfloat16" or (self.precision == "auto" and has_bfloat16(x.device))
-        given, x = x, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        own = next((p.dtype for p in self.parameters() if p.is_floating_point()), x.dtype)
+        inside = x.to(own)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=half):
-            denoised = self.denoise(x, self.sigma)
+            denoised = self.denoise(inside, self.sigma)
         if denoised.shape != x.shape:
             raise ValueError(
                 f"the denoiser should return the shape it was given, {tuple(x.shape)}; got "
                 f"{tuple(denoised.shape)}: is it a score model for such inputs?"
             )
-        return ((denoised - x) / self.sigma**2).to(given.dtype).detach()
+        full = torch.promote_types(own, torch.float32)  # of a network in half precision, too
+        return ((denoised.to(full) - inside.to(full)) / self.sigma**2).to(x.dtype).detach()
 
     @torch.no_grad()
     def noised(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
