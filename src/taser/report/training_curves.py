@@ -29,9 +29,10 @@ def training_figure(logs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]]) 
                 drawn = {**look[variant], **other}
                 axes.plot(epochs, values, marker="o", ms=4, markevery=dots, **drawn)
         axes.set_title(method, fontsize=10)
-        axes.set_ylim(0, 100)
+        axes.set_ylim(0, 102)
         axes.set_xlabel("epoch")
         if place == 1:
             axes.set_ylabel("validation accuracy, %")
-            axes.legend(fontsize=8)
+            named = axes.get_legend_handles_labels()  # above all: inside it would hide dots
+            figure.legend(*named, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return figure
