@@ -21,9 +21,8 @@ def test_a_legend_of_many_variants_names_kinds() -> None:
     named = [entry["label"] for entry in look.values() if entry["label"] != "_"]
     assert named == ["method alone", "TASER", "others"]
     assert look["t = 0"]["alpha"] < 1
-    (axes,) = training_figure({"Standard": dict.fromkeys(many, LOG)}).axes
-    legend = axes.get_legend()
-    assert legend is not None
+    figure = training_figure({"Standard": dict.fromkeys(many, LOG)})
+    (axes,), (legend,) = figure.axes, figure.legends
     assert [text.get_text() for text in legend.get_texts()] == named
     assert len(axes.lines) == 2 * len(many)
 
