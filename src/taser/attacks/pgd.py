@@ -50,6 +50,11 @@ class PGD:
         if self.start not in get_args(Start):
             raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
 
+    @property
+    def length(self) -> float:
+        """η."""
+        return self.step_size or step_for(self.threat, self.steps)
+
     def __call__(
         self,
         model: Model,
@@ -61,7 +66,7 @@ class PGD:
     ) -> Tensor:
         """Adversarial inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
-        length = self.step_size or step_for(self.threat, self.steps)
+        length = self.length
         moved = self._begin(x, generator)
         with quiet(model):
             for _ in range(self.steps):

@@ -1,13 +1,12 @@
 """From the examples of a source to a data set: parts held out, pixels and features scaled."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from .dataset import Dataset
 from .holdout import hold_out
+from .meaning import Meaning
 from .parts import Examples, Parts
 from .split import Split
 from .standardisation import Standardisation
@@ -62,18 +61,7 @@ def standardised(dataset: Dataset) -> Dataset:
     if dataset.task == "regression":
         targets = Standardisation.fit(dataset.train.y[:, None])
 
-    def through(split: Split) -> Split:
-        y = split.y if targets is None else targets.apply(split.y[:, None])[:, 0]
-        return Split(features.apply(split.x), y)
-
-    return replace(
-        dataset,
-        train=through(dataset.train),
-        validation=through(dataset.validation),
-        test=through(dataset.test),
-        standardisation=features,
-        target_standardisation=targets,
-    )
+    return Meaning(dataset.classes, dataset.columns, features, targets).scale(dataset)
 
 
 def _split(examples: Examples, rows: np.ndarray, classes: bool) -> Split:

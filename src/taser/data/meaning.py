@@ -47,7 +47,7 @@ class Meaning:
 
     def give(self, dataset: Dataset) -> Dataset:
         """Other data, as they were before any standardisation, in the numbers of these."""
-        return self._numbered(self._scaled(self._ordered(dataset)))
+        return self._numbered(self.scale(self._ordered(dataset)))
 
     def _ordered(self, dataset: Dataset) -> Dataset:
         """The columns that the model knows, by their names."""
@@ -61,7 +61,8 @@ class Meaning:
         parts = {name: Split(s.x[:, places], s.y) for name, s in dataset.splits.items()}
         return replace(dataset, columns=self.columns, **parts)  # type: ignore[arg-type]
 
-    def _scaled(self, dataset: Dataset) -> Dataset:
+    def scale(self, dataset: Dataset) -> Dataset:
+        """Features, and the targets of a regression, standardised by these numbers if by any."""
         scale, targets = self.standardisation, self.targets
         if scale is None:
             return dataset

@@ -1,7 +1,7 @@
 """How sure one can be of an accuracy, and of a difference, from n examples."""
 
 from dataclasses import dataclass
-from math import comb, exp, lgamma, log, log1p
+from math import comb
 
 import numpy as np
 import torch
@@ -104,12 +104,7 @@ def chance_of(count: int, n: int, share: float) -> float:
     >>> round(chance_of(1, 2, 0.5), 12)
     0.75
     """
-
-    def logarithm(k: int) -> float:
-        ways = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-        return ways + k * log(share) + (n - k) * log1p(-share)
-
-    return min(1.0, sum(exp(logarithm(k)) for k in range(count, n + 1)))
+    return _chance_of_gain(np.ones(n, dtype=int), count, share)
 
 
 def _unseen(n: int, level: float) -> float:

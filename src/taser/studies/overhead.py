@@ -8,10 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from taser.attacks.pgd import step_for
 from taser.data import Dataset, Split
+from taser.objectives import PGD
 from taser.training import Config, read_recipe
-from taser.training.assemble import build_threat
 from taser.training.randomness import seeded_step
 from taser.training.setup import set_up
 
@@ -111,15 +110,15 @@ def plain_pgd_loop(workload: Workload, weight_gradients: bool) -> Callable[[], N
     model = setup.learner.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     batch = next(iter(setup.batches))
     x, y = batch.x.contiguous(), batch.y
-    threat = build_threat(config.objective, setup.dataset)
-    epsilon, steps = threat.epsilon, config.objective.steps
-    size = config.objective.step_size or step_for(threat, steps)
+    assert isinstance(setup.learner.objective, PGD)
+    inner = setup.learner.objective.inner
+    epsilon = inner.threat.epsilon
     optimiser = setup.learner.optimiser
 
     def step() -> None:
         model.eval()
         moved = (x + epsilon * (2 * torch.rand_like(x) - 1)).clamp(0, 1)
-        for _ in range(steps):
+        for _ in range(inner.steps):
             moved.requires_grad_()
             loss = F.cross_entropy(model(moved), y)
             if weight_gradients:
@@ -128,7 +127,7 @@ def plain_pgd_loop(workload: Workload, weight_gradients: bool) -> Callable[[], N
             else:
                 (gradient,) = torch.autograd.grad(loss, moved)
             assert gradient is not None
-            moved = moved.detach() + size * gradient.sign()
+            moved = moved.detach() + inner.length * gradient.sign()
             moved = torch.min(torch.max(moved, x - epsilon), x + epsilon).clamp(0, 1)
         model.train()
         optimiser.zero_grad()
