@@ -54,7 +54,7 @@ def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
             run("gradient λ=0.1", 20), duller(run("gradient λ=3", 90), 5)]  # fmt: skip
     (table,) = control_tables(study(tmp_path, runs))
     levels = {row[1]: row for row in table.rows}
-    assert list(levels) == ["0.5", "1", "2", "5"]
+    assert list(levels) == ["0.5", "1", "2", "5", "10", "20"]
     assert levels["1"][2:8] == ["0.1", "100.0", "30.0", "0.1", "100.0", "20.0"]
     assert levels["2"][2:8] == ["1", "98.0", "70.0", "0.1", "100.0", "20.0"]
     assert levels["5"][2:8] == ["1", "98.0", "70.0", "3", "95.0", "90.0"]
@@ -64,9 +64,13 @@ def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
         "**-20.0",
     ]
     lines = control_summary(study(tmp_path, runs))
-    assert [line[:14] for line in lines] == ["PGD, at most 1", "PGD, at most 2", "PGD, at most 5"]
+    assert [line.split(" points")[0] for line in lines] == [
+        "PGD, at most 1",
+        "PGD, at most 2",
+        "PGD, at most 20",
+    ]
     assert lines[-1].startswith(
-        "PGD, at most 5 points of clean accuracy lost: TASER (λ = 1) 70.0 % under AA at 98.0 % "
+        "PGD, at most 20 points of clean accuracy lost: TASER (λ = 1) 70.0 % under AA at 98.0 % "
         "clean, the isotropic penalty (λ = 3) 90.0 % at 95.0 %; TASER -20.0 ["
     )
     assert "*" not in "".join(lines)
@@ -75,7 +79,7 @@ def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
 def test_a_level_that_one_penalty_never_reaches_is_left_out(tmp_path: Path) -> None:
     runs = [run("off", 10), run("taser λ=1", 30), duller(run("gradient λ=1", 20), 2)]
     (table,) = control_tables(study(tmp_path, runs))
-    assert [row[1] for row in table.rows] == ["2", "5"]
+    assert [row[1] for row in table.rows] == ["2", "5", "10", "20"]
 
 
 def test_seeds_that_some_lambda_lacks_are_left_out(tmp_path: Path) -> None:
@@ -101,3 +105,18 @@ def test_attacks_of_other_names_are_compared_too(tmp_path: Path) -> None:
         del attacks["spsa"]
     (table,) = control_tables(study(tmp_path, runs))
     assert table.headings == ["method", "against", "Δ clean", "Δ pgd"]
+
+
+def test_corruptions_are_compared_at_equal_clean_accuracy_too(tmp_path: Path) -> None:
+    """By the λ that are best at them, which need not be those of the attack."""
+    made = [run("off", 10), run("taser λ=0.1", 30), run("taser λ=1", 20), run("gradient λ=1", 25),
+            run("gradient λ=3", 15)]  # fmt: skip
+    for each, right in zip(made, (10, 30, 50, 40, 20), strict=True):
+        each.closer["corrupted"] = {"of": 70, "right": [right] * 100, "kinds": {}}
+    attacked, corrupted = control_tables(study(tmp_path, made))
+    assert attacked.rows[0][2:8] == ["0.1", "100.0", "30.0", "1", "100.0", "25.0"]
+    assert corrupted.rows[0][2:8] == ["1", "100.0", "71.4", "1", "100.0", "57.1"]
+    assert corrupted.rows[0][8].startswith("**+14.3 [")
+    assert "best of each penalty under corruptions" in corrupted.caption
+    lines = control_summary(study(tmp_path, made))
+    assert "71.4 % under corruptions at 100.0 % clean" in lines[1]

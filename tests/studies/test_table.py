@@ -242,7 +242,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     (audit,) = (run.closer["audit"] for run in runs if "audit" in run.closer)
     assert audit["n"] >= 30  # of ten too few are right, so more are asked
     assert audit["asked"] > 10
-    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 7
+    assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 8
 
 
 def test_a_study_of_a_table_of_features(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from taser.studies.table_config import job_name
 from taser.training import read_recipe
 from taser.training.assemble import build_data
 
-from .closer_tables import audit_table, geometry_table
+from .closer_tables import audit_table, corrupted_table, geometry_table
 from .evaluation_figure import centred
 from .finished import Finished
 from .lines import colour, label, looks
@@ -56,6 +56,9 @@ def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
     pointing = geometry_table(runs)
     if pointing is not None:
         found.append(("Where sensitivity points", [pointing]))
+    corrupted = corrupted_table(runs)
+    if corrupted is not None:
+        found.append(("Under corruptions", [corrupted]))
     images = _images(study)
     if images is not None:
         found.append(("What is attacked", [Picture(png(images), IMAGES)]))

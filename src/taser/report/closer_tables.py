@@ -1,4 +1,4 @@
-"""Tables of what a closer look at the runs found: where sensitivity points, and audits."""
+"""Tables of what a closer look at the runs found: sensitivity, corruptions, audits."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -6,7 +6,7 @@ from statistics import mean
 from taser.studies.table import RunResult
 from taser.studies.table_rows import in_order
 
-from .method_table import title_of, variant_of
+from .method_table import percent, title_of, variant_of
 from .table import Table
 
 GEOMETRY = (
@@ -16,15 +16,42 @@ GEOMETRY = (
     "difference of the last two is what the network bends inside the ball."
 )
 
+CORRUPTED = (
+    "Per cent right under corruptions of each kind, a mean over their five severities: noise "
+    "(Gaussian, shot, impulse, speckle), blur (Gaussian, defocus, motion), light (fog, "
+    "brightness, contrast, saturation where there is colour), digital (elastic, pixelate, JPEG). "
+    "n = {n}; means over seeds."
+)
+
+
+def corrupted_table(runs: Sequence[RunResult]) -> Table | None:
+    """Accuracy by kind of corruption, as means over seeds."""
+    known = [run for run in runs if "corrupted" in run.closer]
+    if not known:
+        return None
+    kinds = list(known[0].closer["corrupted"]["kinds"])
+    cells = [
+        [name, *(percent(mean(run.closer["corrupted"]["kinds"][kind] for run in same))
+                 for kind in kinds), str(len(same))]
+        for name, same in _by_name(known).items()
+    ]  # fmt: skip
+    n = len(known[0].closer["corrupted"]["right"])
+    return Table(["run", *kinds, "seeds"], cells, CORRUPTED.format(n=n))
+
+
+def _by_name(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """The seeds of each method and variant together."""
+    groups: dict[str, list[RunResult]] = {}
+    for run in in_order(runs):
+        groups.setdefault(_name(run), []).append(run)
+    return groups
+
 
 def geometry_table(runs: Sequence[RunResult]) -> Table | None:
     """Size and direction of the sensitivity, and what they promise, as means over seeds."""
     known = [run for run in runs if "sensitivity" in run.closer]
-    groups: dict[str, list[RunResult]] = {}
-    for run in in_order(known):
-        groups.setdefault(_name(run), []).append(run)
     cells = []
-    for name, same in groups.items():
+    for name, same in _by_name(known).items():
         seen = [run.closer["sensitivity"] for run in same]
         shares = [each["off_data"] for each in seen if each["off_data"] is not None]
         cells.append([

@@ -25,25 +25,39 @@ def families(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def draw_frontier(rows: Sequence[Row]) -> Figure | None:
-    """A panel for each method, a curve for each penalty, with 95 % intervals; None without λ."""
+    """A panel for each method and measure, a curve for each penalty, with 95 % intervals.
+
+    None without λ.
+    """
     rows = [row for row in rows if not row.finetuned]
     methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
     if not methods:
         return None
-    figure = Figure(figsize=(5 * len(methods), 4), layout="constrained")
-    for axes, method in zip(figure.subplots(1, len(methods), squeeze=False)[0], methods,
-                            strict=True):  # fmt: skip
+    panels = [(method, measure) for method in methods for measure in judged(rows)]
+    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    for axes, (method, measure) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels,
+                                       strict=True):  # fmt: skip
         own = [row for row in rows if row.method == method]
-        measure = own[0].headline
         for name, curve in families(own).items():
             _plot(axes, curve, measure, variant_of(name), "o-")
         _plot(axes, [row for row in own if row.variant == "off"], measure, "method alone", "k*")
         axes.set(
             title=title_of(method), xlabel="clean accuracy, %",
-            ylabel=f"accuracy under {MEASURES.get(measure, measure)}, %",
+            ylabel=f"accuracy {under(measure)}, %",
         )  # fmt: skip
         axes.legend(frameon=False)
     return figure
+
+
+def judged(rows: Sequence[Row]) -> list[str]:
+    """What penalties are compared by: the attack that counts, and corruptions if asked for."""
+    return [rows[0].headline, *(["corrupted"] if "corrupted" in rows[0].accuracy else [])]
+
+
+def under(measure: str) -> str:
+    """After the word "accuracy"."""
+    name = MEASURES.get(measure, measure)
+    return "under corruptions" if measure == "corrupted" else f"under {name}"
 
 
 def _plot(axes: Axes, curve: Sequence[Row], measure: str, label: str, style: str) -> None:

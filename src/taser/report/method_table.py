@@ -12,7 +12,10 @@ NAMES = {
     "trades-awp": "TRADES + AWP", "mart-awp": "MART + AWP",
 }  # fmt: skip
 VARIANTS = {"off": "—", "taser": "+ TASER", "gradient": "+ ‖∇m‖²", "smooth": "SiLU only"}
-MEASURES = {"clean": "clean", "autoattack": "AA", "spsa": "SPSA", "worst": "worst case"}
+MEASURES = {
+    "clean": "clean", "corrupted": "corrupted", "autoattack": "AA", "spsa": "SPSA",
+    "worst": "worst case",
+}  # fmt: skip
 
 # Table 2 and the breakdown in the appendix: clean, AA, SPSA without TASER; the same with it.
 PAPER = {
@@ -29,6 +32,7 @@ WORDS = {
     "worst": "worst case: right under every attack tried on it",
     "autoattack": "AA: AutoAttack, four strong attacks one after another",
     "spsa": "SPSA: an attack that asks for no gradient",
+    "corrupted": "corrupted: mean over noise, blur, light and digital changes of five severities",
 }
 
 

@@ -18,6 +18,7 @@ from taser.training.assemble import build_data, build_score
 from taser.training.config import RegulariserConfig
 
 from .closer import audited, look_closer, plain_network
+from .corrupted import stood, verdicts
 from .queue import NotYet, Progress, Queue
 from .search import best
 from .table_config import ASK_HALF, HALF_TRAINED
@@ -110,6 +111,9 @@ def _closer(
     test, judged = dataset.test, job["evaluation"]
     threat = Threat(judged["norm"], judged["epsilon"], *test.box)
     found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
+    corrupted = stood(model, test, judged["n"], progress)
+    if corrupted is not None:
+        found["corrupted"] = corrupted
     if job["audited"]:
         plain = plain_network(Queue(folder.parent), job["seed"])
         found["audit"] = audited(model, test, threat, job["audited"], plain, progress)
@@ -136,7 +140,8 @@ class RunResult:
     """One run's figures and its verdict on each example.
 
     evaluations: the records, that on the most examples first; the others are on some of these.
-    closer: accuracy over ε, residuals and an audit, as :mod:`taser.studies.closer` makes them.
+    closer: accuracy over ε, residuals and an audit, as :mod:`taser.studies.closer` makes them, and
+    :mod:`taser.studies.corrupted`.
     """
 
     def __init__(self, entry: dict[str, Any]) -> None:
@@ -155,7 +160,12 @@ class RunResult:
         return [name for each in self.evaluations for name in each.attacks]
 
     def correct(self, measure: str) -> Tensor:
-        """(n,) bool: right when clean, under one attack, or in the worst case over all."""
+        """(n,) bool: right when clean, under one attack, or in the worst case over all.
+
+        "corrupted" is asked k times of each example: (k, n).
+        """
+        if measure == "corrupted":
+            return verdicts(self.closer["corrupted"])
         first = self.evaluations[0]
         if measure == "clean":
             return first.clean

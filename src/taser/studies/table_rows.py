@@ -15,9 +15,9 @@ from .table import RunResult
 class Row:
     """One method with one variant, against the baseline, by default the method alone.
 
-    accuracy: by measure ("clean", each attack, "worst"), shares with 95 % intervals; gain: the
-    paired difference to the baseline, None for itself; gain_range: that of the lowest and the
-    highest seed; average: (AutoAttack + SPSA)/2 if both were run; milliseconds: of training for
+    accuracy: by measure ("clean", "corrupted", each attack, "worst"), shares with 95 % intervals;
+    gain: the paired difference to the baseline, None for itself; gain_range: that of the lowest and
+    the highest seed; average: (AutoAttack + SPSA)/2 if both were run; milliseconds: of training for
     each example; overhead: over the baseline; n: by measure, examples, which every seed answers;
     chosen: what the search took.
     """
@@ -94,22 +94,25 @@ def _row(
         {m: accuracy_interval(_verdicts(group, m)) for m in measures},
         {m: difference_interval(_verdicts(ours, m), _verdicts(theirs, m)) for m in measures}
         if ours else None,
-        {m: _range(_verdicts(ours, m), _verdicts(theirs, m)) for m in measures} if ours else None,
+        {m: _range(ours, theirs, m) for m in measures} if ours else None,
         sum(known) / len(known) if known else None,
         _milliseconds(group), _milliseconds(ours) / _milliseconds(theirs) if ours else None,
-        len(group), {m: len(group[0].correct(m)) for m in measures}, tuple(group[0].chosen),
+        len(group), {m: group[0].correct(m).shape[-1] for m in measures}, tuple(group[0].chosen),
     )  # fmt: skip
 
 
 def _verdicts(runs: list[RunResult], measure: str) -> Tensor:
-    """(k, n): right or wrong by each of k seeds, on every example."""
-    return torch.stack([run.correct(measure) for run in runs])
+    """(k, n): right or wrong by every seed, as often as it was asked, on every example."""
+    return torch.cat([torch.atleast_2d(run.correct(measure)) for run in runs])
 
 
-def _range(first: Tensor, second: Tensor) -> tuple[float, float]:
-    """The lowest and the highest gain of a seed. Both: (k, n)."""
-    gains = first.double().mean(1) - second.double().mean(1)
-    return float(gains.min()), float(gains.max())
+def _range(ours: list[RunResult], theirs: list[RunResult], measure: str) -> tuple[float, float]:
+    """The lowest and the highest gain of a seed."""
+    gains = [
+        float(one.correct(measure).double().mean() - other.correct(measure).double().mean())
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+    return min(gains), max(gains)
 
 
 def _milliseconds(runs: list[RunResult]) -> float:

@@ -12,21 +12,21 @@ from .noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from .weather import elastic, fog
 
 CORRUPTIONS = (
-    Corruption("gaussian noise", gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
-    Corruption("shot noise", shot_noise, (500, 250, 100, 75, 50)),
-    Corruption("impulse noise", impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
-    Corruption("speckle noise", speckle_noise, (0.06, 0.10, 0.12, 0.16, 0.20)),
-    Corruption("gaussian blur", gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
-    Corruption("defocus blur", defocus_blur, (0.55, 0.69, 0.93, 1.0, 1.6)),
-    Corruption("motion blur", motion_blur, (1.0, 1.5, 2.0, 2.0, 2.5)),
-    Corruption("fog", fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))),
-    Corruption("brightness", brightness, (0.05, 0.10, 0.15, 0.20, 0.30)),
-    Corruption("contrast", contrast, (0.75, 0.50, 0.40, 0.30, 0.15)),
+    Corruption("gaussian noise", gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10), "noise"),
+    Corruption("shot noise", shot_noise, (500, 250, 100, 75, 50), "noise"),
+    Corruption("impulse noise", impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07), "noise"),
+    Corruption("speckle noise", speckle_noise, (0.06, 0.10, 0.12, 0.16, 0.20), "noise"),
+    Corruption("gaussian blur", gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0), "blur"),
+    Corruption("defocus blur", defocus_blur, (0.55, 0.69, 0.93, 1.0, 1.6), "blur"),
+    Corruption("motion blur", motion_blur, (1.0, 1.5, 2.0, 2.0, 2.5), "blur"),
+    Corruption("fog", fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)), "light"),
+    Corruption("brightness", brightness, (0.05, 0.10, 0.15, 0.20, 0.30), "light"),
+    Corruption("contrast", contrast, (0.75, 0.50, 0.40, 0.30, 0.15), "light"),
     Corruption("saturate", saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
-               needs_colour=True),
-    Corruption("elastic", elastic, (0.4, 0.6, 0.8, 1.0, 1.2)),
-    Corruption("pixelate", pixelate, (0.95, 0.90, 0.85, 0.75, 0.65)),
-    Corruption("jpeg", jpeg, (80, 65, 58, 50, 40)),
+               "light", needs_colour=True),
+    Corruption("elastic", elastic, (0.4, 0.6, 0.8, 1.0, 1.2), "digital"),
+    Corruption("pixelate", pixelate, (0.95, 0.90, 0.85, 0.75, 0.65), "digital"),
+    Corruption("jpeg", jpeg, (80, 65, 58, 50, 40), "digital"),
 )  # fmt: skip
 """Every corruption, with what its severities mean: one function and one line add another."""
 

@@ -16,7 +16,7 @@ class Corruption:
     """A change that nobody chose to do harm: noise, blur, weather, compression.
 
     apply: (x, level, generator) → pictures like x, (B, C, H, W); levels: what severity 1 … 5 mean
-    to `apply`.
+    to `apply`; kind: what others of its sort are called together.
 
     >>> import torch
     >>> dim = Corruption("dim", lambda x, level, generator: level * x, (0.9, 0.8, 0.7, 0.6, 0.5))
@@ -27,6 +27,7 @@ class Corruption:
     name: str
     apply: Callable[[Tensor, Any, torch.Generator], Tensor]
     levels: tuple[Any, ...]
+    kind: str = "other"
     needs_colour: bool = False
 
     def __post_init__(self) -> None:
