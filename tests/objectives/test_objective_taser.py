@@ -5,12 +5,13 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import cases
 import taser
+from taser.attacks.threat import Norm
 from taser.objectives import Taser
-from taser.objectives.taser import At
+from taser.objectives.taser import At, steepest
 from taser.probes import Margin, Probed
 from taser.scores import DenoisingScore
 from taser.stein.terms import Operator
@@ -51,7 +52,7 @@ def differences(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tenso
 @pytest.mark.parametrize("at", get_args(At))
 def test_the_residual_is_asked_where_it_says(at: At, operator: Operator) -> None:
     case = cases.case("mlp")
-    penalty = taser.SteinPenalty(operator=operator, backend="exact")
+    penalty = taser.SteinPenalty(operator=operator, backend="exact", center=centre_of(at))
     regulariser = Taser(penalty, DenoisingScore(shrink, SIGMA), at)
     value = regulariser(case.model, case.x, case.y, generator=torch.Generator().manual_seed(3))
 
@@ -64,10 +65,93 @@ def test_the_residual_is_asked_where_it_says(at: At, operator: Operator) -> None
     if at == "paired":
         s = (s - score_of(case.x - SIGMA * noise)) / 2
     gradient, laplacian = differences(Probed(case.model, Margin(), case.y), points)
+    if at == "steepest":
+        down = -SIGMA * gradient.view_as(case.x).sign()
+        s = (score_of(case.x + down) - score_of(case.x - down)) / 2
     r = (s.flatten(1) * gradient).sum(1)
     if operator == "langevin":
         r = r + laplacian
-    torch.testing.assert_close(value, (r - r.mean()).square().mean(), rtol=1e-6, atol=0)
+    centre = 0.0 if at == "steepest" else r.mean()
+    torch.testing.assert_close(value, (r - centre).square().mean(), rtol=1e-6, atol=0)
+
+
+def centre_of(at: At) -> str:
+    return "none" if at == "steepest" else "batch"
+
+
+@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
+def test_where_all_is_noise_the_steepest_drift_is_the_dual_norm(norm: Norm, dual: int) -> None:
+    """J = I: r = ‖∇f‖₁/σ for ℓ∞, which is how fast f grows in the ball, and √d·‖∇f‖₂/σ for ℓ2."""
+    case = cases.case("mlp")
+    perfect = DenoisingScore(lambda _, __: case.x, SIGMA)
+    penalty = taser.SteinPenalty(operator="first_order", backend="exact", center="none")
+    value = Taser(penalty, perfect, "steepest", norm=norm)(case.model, case.x, case.y)
+    gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
+    r = gradient.norm(p=dual, dim=1) / SIGMA
+    if norm == "l2":
+        r = r * case.x[0].numel() ** 0.5
+    torch.testing.assert_close(value, r.square().mean(), rtol=1e-6, atol=0)
+
+
+def test_what_lies_along_the_data_does_not_count_for_the_steepest_drift() -> None:
+    """A denoiser that keeps the first half of the coordinates: r = Σ |∂f| over the other half."""
+    case = cases.case("mlp")
+    half = case.x.shape[1] // 2
+
+    def keep_half(x: Tensor, sigma: float) -> Tensor:  # noqa: ARG001
+        return torch.cat([x[:, :half], torch.zeros_like(x[:, half:])], 1)
+
+    penalty = taser.SteinPenalty(operator="first_order", backend="exact", center="none")
+    value = Taser(penalty, DenoisingScore(keep_half, SIGMA), "steepest")(case.model, case.x, case.y)
+    gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
+    r = gradient[:, half:].abs().sum(1) / SIGMA
+    torch.testing.assert_close(value, r.square().mean(), rtol=1e-6, atol=0)
+
+
+def test_steepest_directions_are_as_large_as_noise() -> None:
+    gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
+    for norm in get_args(Norm):
+        v = steepest(gradient, norm)
+        torch.testing.assert_close(v.flatten(1).square().mean(1), torch.ones(3))
+        assert bool(((v * gradient).flatten(1).sum(1) > 0).all())
+    assert torch.equal(steepest(torch.zeros(2, 3), "l2"), torch.zeros(2, 3))
+
+
+def test_the_gradients_of_the_steepest_penalty_are_right() -> None:
+    """Against finite differences in the weights; the direction is a constant, as an attack is."""
+    case = cases.case("mlp")
+    score = DenoisingScore(shrink, SIGMA)
+    penalty = taser.SteinPenalty(operator="first_order", backend="reverse", center="none")
+    value = Taser(penalty, score, "steepest")(case.model, case.x, case.y)
+    weight = next(case.model.parameters())
+    (found,) = torch.autograd.grad(value, weight)
+    gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
+    s = score.along(case.x, -gradient.view_as(case.x).sign())
+    h, moves = 1e-5, []
+    with torch.no_grad():
+        for step in (h, -h):
+            weight[0, 0] += step
+            moves.append(penalty(case.model, case.x, case.y, s))
+            weight[0, 0] -= step
+    expected = (moves[0] - moves[1]) / (2 * h)
+    torch.testing.assert_close(found[0, 0], expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "cnn"])
+def test_the_model_is_left_as_it_was(name: str) -> None:
+    """The direction takes a pass of its own, which running statistics must not notice."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4) if name == "batchnorm" else nn.Identity(),
+        nn.SiLU(), nn.Flatten(), nn.Linear(64, 3),
+    )  # fmt: skip
+    x, y = torch.rand(6, 1, 4, 4), torch.arange(6) % 3
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    penalty = taser.SteinPenalty(operator="first_order", center="none")
+    value = Taser(penalty, DenoisingScore(shrink, SIGMA), "steepest")(model, x, y)
+    assert float(value.detach()) > 0
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(before[key], now) for key, now in model.state_dict().items())
 
 
 @pytest.mark.parametrize("at", ["mixed", "paired"])
@@ -118,11 +202,15 @@ class Counting:
     def paired(self, x: Tensor, generator: Any = None) -> Tensor:  # noqa: ARG002
         return self(x)
 
+    def along(self, x: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002
+        return self(x)
+
 
 @pytest.mark.parametrize("at", get_args(At))
 def test_the_score_rests_where_nothing_is_computed(at: At) -> None:
     case, score = cases.case("mlp"), Counting()
-    regulariser = Taser(taser.SteinPenalty(every=3, fraction=0.5), score, at)
+    penalty = taser.SteinPenalty(every=3, fraction=0.5, center=centre_of(at))
+    regulariser = Taser(penalty, score, at)
     values = [float(regulariser(case.model, case.x, case.y).detach()) for _ in range(6)]
     assert [value > 0 for value in values] == [True, False, False] * 2
     assert score.asked == [2, 2]  # half of the batch of four, at each third call
@@ -152,3 +240,10 @@ def test_wrong_options() -> None:
     gaussian = taser.scores.Gaussian(torch.zeros(2))
     with pytest.raises(ValueError, match=r"at='paired' needs a score that can draw.*got Gaussian"):
         Taser(taser.SteinPenalty(), gaussian, "paired")
+    with pytest.raises(ValueError, match=r"at='steepest' has residuals of one sign.*got 'batch'"):
+        Taser(taser.SteinPenalty(), Counting(), "steepest")
+    flat = taser.SteinPenalty(center="none")
+    with pytest.raises(ValueError, match=r"at='steepest' needs a score that can draw.*Gaussian"):
+        Taser(flat, gaussian, "steepest")
+    with pytest.raises(ValueError, match=r"norm should be one of .*got 'l1'"):
+        Taser(flat, Counting(), "steepest", norm="l1")  # type: ignore[arg-type]

@@ -52,3 +52,15 @@ def test_named_in_a_recipe() -> None:
     assert score.sigma == pytest.approx(0.088, abs=1e-3)
     with pytest.raises(ValueError, match="with_"):
         Replaced(pretrained("digits").at(timestep=50), "other")  # type: ignore[arg-type]
+
+
+def test_along_a_direction(x: torch.Tensor) -> None:
+    """Shuffled: another input's; white: the direction itself, as long as the score."""
+    score = pretrained("digits").at(timestep=50)
+    v = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).sign()
+    own = score.along(x, v)
+    torch.testing.assert_close(own, (score(x + score.sigma * v) - score(x - score.sigma * v)) / 2)
+    assert torch.equal(Replaced(score, "shuffled").along(x, v), own.roll(1, 0))
+    white = Replaced(score, "white").along(x, v)
+    torch.testing.assert_close(white.flatten(1).norm(dim=1), own.flatten(1).norm(dim=1))
+    torch.testing.assert_close(-white / white.abs(), v)

@@ -17,12 +17,14 @@ TASER = {"name": "taser", "ramp": 0.0}
 
 
 def test_units_of_the_penalty(tmp_path: Path) -> None:
-    """ "noise" is σ²R and "paper" R/16, so λ in one unit is λ·σ² or λ/16 in the other."""
+    """ "noise" is σ²R, "ball" ε²σ²R and "paper" R/16, so λ is λ·σ² or λ/16 in the other."""
     found = {}
-    for unit in ("raw", "noise", "paper"):
+    for unit in ("raw", "noise", "ball", "paper"):
         train(small(regulariser={**TASER, "unit": unit, "weight": 1e-9}), tmp_path / unit)
         found[unit] = lines(tmp_path / unit, "train")[0]["penalty"]
     assert found["noise"] == pytest.approx(found["raw"] * sigma_of(50) ** 2, rel=1e-6)
+    epsilon = small().objective.epsilon
+    assert found["ball"] == pytest.approx(found["noise"] * epsilon**2, rel=1e-6)
     assert found["paper"] == pytest.approx(found["raw"] / 16, rel=1e-6)
 
 
@@ -36,7 +38,7 @@ def test_a_noise_level_of_one_s_own(tmp_path: Path) -> None:
 
 def test_units_are_for_taser_alone() -> None:
     config = small(regulariser={"name": "gradient", "unit": "noise"}).regulariser
-    assert unit_of(config, None) == 1.0
+    assert unit_of(config, None, 0.1) == 1.0
     assert set_up(small(regulariser={"name": "gradient", "unit": "noise"})).learner.unit == 1.0
 
 

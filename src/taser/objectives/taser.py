@@ -5,13 +5,21 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from taser.attacks.threat import Norm
 from taser.scores import Score
+from taser.shapes import rows_like
 from taser.stein import SharedPass, SteinPenalty
-from taser.stein.field import Field
+from taser.stein.field import Directed, Field
 
 from .objective import Model
 
-At = Literal["clean", "noised", "mixed", "paired"]
+At = Literal["clean", "noised", "mixed", "paired", "steepest"]
+
+
+METHODS: dict[At, str] = {
+    "noised": "noised", "mixed": "noised", "paired": "paired", "steepest": "along"
+}  # fmt: skip
+"""What each form asks of a score."""
 
 
 class Regulariser(Protocol):
@@ -30,13 +38,15 @@ class Regulariser(Protocol):
 
 
 class NoisedScore(Protocol):
-    """A score that can draw noised points: x ↦ (x + σε, s(x + σε)), and pairs of them."""
+    """A score that can draw noised points: x ↦ (x + σε, s(x + σε)), pairs of them, and along v."""
 
     def noised(
         self, x: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]: ...
 
     def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
+
+    def along(self, x: Tensor, v: Tensor) -> Tensor: ...
 
 
 class Taser(nn.Module):
@@ -48,23 +58,41 @@ class Taser(nn.Module):
         x + σε: its drift is −(1/σ) ε̂·∇f(x), with ε̂ the part of the noise that the denoiser
         recognises, the part off the data. "paired": half the difference of that at x + σε and at
         x − σε, so that what the denoiser says of x itself, whatever the noise, drops out and
-        the drift has the mean zero for every x.
+        the drift has the mean zero for every x. "steepest": the same with noise that is not drawn
+        but points where f falls the fastest, v = −:func:`steepest`(∇f(x)); the score undoes it, so
+        that its drift (1/σ)·Jv·∇f(x) is how fast f can be raised off the data. All residuals have
+        one sign, and their variance would leave out the mean: it needs center="none".
+    norm
+        For "steepest", of the attacks to be feared.
     """
 
     def __init__(
-        self, penalty: SteinPenalty, score: Score | NoisedScore | None, at: At = "clean"
+        self,
+        penalty: SteinPenalty,
+        score: Score | NoisedScore | None,
+        at: At = "clean",
+        *,
+        norm: Norm = "linf",
     ) -> None:
         super().__init__()
         if at not in get_args(At):
             raise ValueError(f"at should be one of {get_args(At)}; got {at!r}")
-        if at != "clean" and not hasattr(score, "paired" if at == "paired" else "noised"):
+        if at != "clean" and not hasattr(score, METHODS[at]):
             raise ValueError(
                 f"at={at!r} needs a score that can draw noised points, such as "
                 f"Denoiser(…).at(timestep=50); got {type(score).__name__}"
             )
+        if at == "steepest" and penalty.centre.kind != "none":
+            raise ValueError(
+                "at='steepest' has residuals of one sign, whose variance would leave out their "
+                f"mean: build the penalty with center='none'; got {penalty.centre.kind!r}"
+            )
+        if norm not in get_args(Norm):
+            raise ValueError(f"norm should be one of {get_args(Norm)}; got {norm!r}")
         self.penalty = penalty
         self.score = score
         self.at: At = at
+        self.norm: Norm = norm
 
     def extra_repr(self) -> str:
         return f"at={self.at!r}"
@@ -86,8 +114,10 @@ class Taser(nn.Module):
         field = s if self.at == "clean" and s is not None else self._field(generator)
         return self.penalty(model, x, y, field, shared=shared)
 
-    def _field(self, generator: torch.Generator | None) -> Field:
+    def _field(self, generator: torch.Generator | None) -> Field | Directed:
         """x ↦ (the points for the model, the score), asked only for the examples that count."""
+        if self.at == "steepest":
+            return Directed(lambda x, g: self.score.along(x, -steepest(g, self.norm)))  # type: ignore[union-attr]
 
         def field(x: Tensor) -> tuple[Tensor, Tensor]:
             if self.at == "clean":
@@ -101,3 +131,14 @@ class Taser(nn.Module):
             return (x if self.at == "mixed" else moved), s
 
         return field
+
+
+def steepest(gradient: Tensor, norm: Norm) -> Tensor:
+    """Where f grows the fastest for a step of a given size, with root mean square one as noise has.
+
+    gradient: ∇f(x), (B, *), like what is returned: its sign for ℓ∞, √d·∇f/‖∇f‖ for ℓ2.
+    """
+    if norm == "linf":
+        return gradient.sign()
+    size = gradient.flatten(1).square().mean(1).sqrt()
+    return gradient / rows_like(size.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)

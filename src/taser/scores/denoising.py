@@ -76,8 +76,13 @@ class DenoisingScore(nn.Module):
         About −Jε/σ, with J = −σ²∇s the directions that the denoiser takes for noise. What it says
         of x itself, whatever the noise, drops out: that can be many times the rest.
         """
-        moved, s = self.noised(x, generator)
-        return (s - self(2 * x - moved)) / 2
+        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        return self.along(x, noise)
+
+    @torch.no_grad()
+    def along(self, x: Tensor, v: Tensor) -> Tensor:
+        """(s(x + σv) − s(x − σv))/2, about −Jv/σ: what of v is taken for noise, (B, *)."""
+        return (self(x + self.sigma * v) - self(x - self.sigma * v)) / 2
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
         """The same denoiser at another noise level: a timestep of DDPM's schedule, or σ."""
@@ -119,6 +124,10 @@ class Scaled(nn.Module):
     def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Half the difference of two scores, scaled."""
         return self.factor * self.score.paired(x, generator)
+
+    def along(self, x: Tensor, v: Tensor) -> Tensor:
+        """The same in a direction that is given, scaled."""
+        return self.factor * self.score.along(x, v)
 
     def extra_repr(self) -> str:
         return f"factor={self.factor:g}"

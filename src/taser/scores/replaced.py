@@ -48,9 +48,18 @@ class Replaced(nn.Module):
         """What stands for half the difference of two scores."""
         return self._instead(self.score.paired(x, generator), generator)
 
+    def along(self, x: Tensor, v: Tensor) -> Tensor:
+        """That of another input, or v itself, which knows nothing of the data, as long."""
+        s = self.score.along(x, v)
+        return s.roll(1, 0) if self.with_ == "shuffled" else _as_long(-v, s)
+
     def _instead(self, s: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.with_ == "shuffled":
             return s.roll(1, 0)  # batches are in random order: the neighbour is any other input
         noise = torch.randn(s.shape, generator=generator, device=s.device, dtype=s.dtype)
-        size = s.flatten(1).norm(dim=1) / noise.flatten(1).norm(dim=1)
-        return noise * rows_like(size, s)
+        return _as_long(noise, s)
+
+
+def _as_long(v: Tensor, s: Tensor) -> Tensor:
+    """v with the length of s, row by row: (B, *)."""
+    return v * rows_like(s.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1), s)

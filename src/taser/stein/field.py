@@ -1,11 +1,22 @@
 """A score that is asked only for the examples that count."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
 Field = Callable[[Tensor], tuple[Tensor, Tensor]]
 """x ↦ (the points at which the model is asked, the scores), each (B, *)."""
+
+
+@dataclass(frozen=True)
+class Directed:
+    """A score that is asked in a direction which the probe f itself gives, for the model at x.
+
+    scores: (x, ∇f(x)) ↦ s, each (B, *).
+    """
+
+    scores: Callable[[Tensor, Tensor], Tensor]
 
 
 def points_and_scores(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:

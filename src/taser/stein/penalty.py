@@ -14,13 +14,14 @@ from .asked import asked
 from .centre import Centre, centred_square, global_mean
 from .checks import check_inputs, check_labels, check_options, check_penalty, check_tensor
 from .directions import Distribution
-from .field import Field, points_and_scores
+from .field import Directed, Field, points_and_scores
 from .guards import Backend, untouched_randomness, unwrapped
 from .known import Known
 from .part import processes, random_part, variance_correction
 from .random_source import RandomSource
 from .record import Calibration, Record
 from .residual import choose_backend, logger, residual_terms
+from .reverse import input_gradient
 from .shared import SharedPass
 from .statistics import Statistics
 from .terms import Operator, Terms
@@ -115,14 +116,15 @@ class SteinPenalty(nn.Module):
         model: Callable,
         x: Tensor,
         y: Tensor | None,
-        s: Tensor | Field,
+        s: Tensor | Field | Directed,
         *,
         shared: SharedPass | None = None,
     ) -> Tensor:
         """R of a batch. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
 
         Instead of a tensor, s may be a function x ↦ (points, scores), which is asked only for the
-        examples that count: a network of scores then rests in the calls that compute nothing.
+        examples that count: a network of scores then rests in the calls that compute nothing; or a
+        :class:`~taser.stein.field.Directed`, which is given the probe's gradient as well.
         shared: a forward pass that the loss made at these weights, see :class:`SharedPass`.
         """
         if self.training and self.calls % self.every:
@@ -136,7 +138,7 @@ class SteinPenalty(nn.Module):
         )
         if rows is not None:
             check_labels(y, x)
-            if not callable(s):
+            if not callable(s) and not isinstance(s, Directed):
                 check_inputs(x, s, finite=False)
                 s = s[rows]
             x, y = x[rows], None if y is None else y[rows]
@@ -176,14 +178,18 @@ class SteinPenalty(nn.Module):
         return Calibration(float(mean), spread, n)
 
     def _residuals(
-        self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor, shared: SharedPass
+        self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor | Directed, shared: SharedPass
     ) -> tuple[Terms, Backend]:
         model, x = unwrapped(model), full_precision(x)
         f = Probed(model, self.probe, y)
         known = self._known.backend_for(model)
-        check_inputs(x, s, finite=known is None)
         check_labels(y, x)
+        if not isinstance(s, Directed):
+            check_inputs(x, s, finite=known is None)
         with untouched_randomness(x.device), asked(model, x, shared, self.batchnorm):
+            if isinstance(s, Directed):
+                s = s.scores(x, input_gradient(f, x))
+                check_inputs(x, s, finite=known is None)
             backend, certain = (known, True) if known else self._choose(f, x)
             terms = residual_terms(
                 f, x, s, operator=self.operator, backend=backend,

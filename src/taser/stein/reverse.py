@@ -57,6 +57,16 @@ def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
     return x, gradient
 
 
+def input_gradient(f: Function, x: Tensor) -> Tensor:
+    """∇f(x), (B, *), as a constant."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(
+            values(f, x.clone()).sum(), x, allow_unused=True, materialize_grads=True
+        )
+    return gradient
+
+
 def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
     """∇²f v_k for v: (k, B, *), with a graph for the parameters; zero where f is linear."""
     if not gradient.requires_grad:

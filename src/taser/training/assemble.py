@@ -9,6 +9,7 @@ from torch import nn
 
 from taser import attacks, objectives
 from taser.attacks import Threat
+from taser.attacks.threat import Norm
 from taser.data import CropAndFlip, Dataset, Split, load
 from taser.data.holdout import hold_out
 from taser.models import load_model
@@ -159,9 +160,9 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
 
 
 def build_regulariser(
-    config: RegulariserConfig, dataset: Dataset, generator: torch.Generator
+    config: RegulariserConfig, dataset: Dataset, generator: torch.Generator, norm: Norm = "linf"
 ) -> Regulariser | None:
-    """TASER or a control; its random directions come from `generator`."""
+    """TASER or a control; its random directions come from `generator`. norm: for at "steepest"."""
     probe = Output() if dataset.task == "regression" else None
     if config.name == "none":
         return None
@@ -176,11 +177,11 @@ def build_regulariser(
     )  # fmt: skip
     score = build_score(config, dataset)
     if config.at != "auto":
-        return Taser(penalty, score, config.at)
+        return Taser(penalty, score, config.at, norm=norm)
     return Taser(penalty, score, "paired" if hasattr(score, "paired") else "clean")
 
 
-def unit_of(config: RegulariserConfig, regulariser: Regulariser | None) -> float:
+def unit_of(config: RegulariserConfig, regulariser: Regulariser | None, epsilon: float) -> float:
     """What R is multiplied with, so that `weight` is in its unit (1 for "raw" and "ratio")."""
     if not isinstance(regulariser, Taser) or config.unit in ("raw", "ratio"):
         return 1.0
@@ -188,5 +189,7 @@ def unit_of(config: RegulariserConfig, regulariser: Regulariser | None) -> float
         return PIXELS_PER_UNIT**-4  # r_u = r_x/a², squared
     sigma = getattr(regulariser.score, "sigma", None)
     if sigma is None:
-        raise ValueError("regulariser.unit=noise needs a score at a noise level, a denoiser's")
-    return float(sigma) ** 2
+        raise ValueError(
+            f"regulariser.unit={config.unit} needs a score at a noise level, a denoiser's"
+        )
+    return float(sigma) ** 2 * (epsilon**2 if config.unit == "ball" else 1.0)

@@ -92,7 +92,8 @@ class RegulariserConfig:
 
     weight, unit
         λ, and of what: "raw" R in score units of the data's coordinates; "noise" σ²R, whose
-        first-order residual is ε̂·∇f; "paper" R in the coordinates [-1, 1] of a diffusion model,
+        first-order residual is ε̂·∇f; "ball" ε²σ²R with the objective's ε, whose residual is how
+        far f moves inside the ball; "paper" R in the coordinates [-1, 1] of a diffusion model,
         R/16; "ratio": λ such that the gradient of λR is `weight` times that of the base loss,
         measured while λ ramps up.
     ramp
@@ -119,9 +120,9 @@ class RegulariserConfig:
 
     name: Literal["none", "taser", "gradient", "jacobian"] = "none"
     weight: float = 1.0
-    unit: Literal["raw", "noise", "paper", "ratio"] = "raw"
+    unit: Literal["raw", "noise", "ball", "paper", "ratio"] = "raw"
     ramp: float = 0.1
-    at: Literal["auto", "clean", "noised", "mixed", "paired"] = "auto"
+    at: Literal["auto", "clean", "noised", "mixed", "paired", "steepest"] = "auto"
     operator: Literal["langevin", "first_order"] = "first_order"
     backend: Literal["auto", "difference", "reverse", "piecewise_linear", "exact"] = "auto"
     probes: int = 1

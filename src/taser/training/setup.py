@@ -129,7 +129,7 @@ def _learner(
     device: torch.device,
 ) -> Learner:
     objective = build_objective(config.objective, dataset)
-    regulariser = build_regulariser(config.regulariser, dataset, generator)
+    regulariser = build_regulariser(config.regulariser, dataset, generator, config.objective.norm)
     if isinstance(regulariser, nn.Module):
         regulariser.to(device)
         # A difference of two rounded answers is mostly rounding; attacks and loss are in bfloat16
@@ -143,7 +143,8 @@ def _learner(
     return Learner(
         model, objective, build_optimiser(model, config.optimiser),
         Precision(config.loop.precision, device), regulariser,
-        unit_of(config.regulariser, regulariser), teacher, config.teacher.weight,
-        config.objective.awp_gamma, config.objective.awp_with_penalty, config.optimiser.clip,
+        unit_of(config.regulariser, regulariser, config.objective.epsilon), teacher,
+        config.teacher.weight, config.objective.awp_gamma, config.objective.awp_with_penalty,
+        config.optimiser.clip,
         config.loop.accumulate, attacked=Attacked(config.loop.fold, config.loop.compile),
     )  # fmt: skip
