@@ -23,7 +23,7 @@ MODES = {
     "paper": [
         "regulariser.name=taser", "regulariser.at=clean", "regulariser.operator=langevin",
         "regulariser.backend=reverse", "regulariser.every=1", "regulariser.fraction=1.0",
-        "regulariser.unit=paper", "regulariser.weight=1.0",
+        "regulariser.unit=paper", "regulariser.weight=1.0", "regulariser.center=batch",
     ],
     "default": ["regulariser.name=taser"],
 }  # fmt: skip

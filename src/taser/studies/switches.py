@@ -12,7 +12,7 @@ WORKLOAD = Workload(16, 128)
 PLAIN = ["loop.fold=false", "loop.channels_last=false"]
 TASER = ["regulariser.name=taser", "regulariser.fraction=1.0"]
 PAPER = [*TASER, "regulariser.at=clean", "regulariser.operator=langevin",
-         "regulariser.backend=reverse"]  # fmt: skip
+         "regulariser.backend=reverse", "regulariser.center=batch"]  # fmt: skip
 
 ATTACK: dict[str, list[str]] = {
     "taser train": PLAIN,
@@ -25,7 +25,8 @@ PENALTY: dict[str, list[str]] = {
     "the paper's way": PAPER,
     "first order alone": [*PAPER, "regulariser.operator=first_order"],
     "first order by differences": [*TASER, "regulariser.at=clean"],
-    "+ scores in pairs": TASER,
+    "+ scores in pairs": [*TASER, "regulariser.at=paired"],
+    "+ in the steepest direction": TASER,
     "+ a quarter of the batch (default)": ["regulariser.name=taser"],
     "+ every second step": ["regulariser.name=taser", "regulariser.every=2"],
 }
