@@ -114,7 +114,34 @@ def test_steepest_directions_are_as_large_as_noise() -> None:
         v = steepest(gradient, norm)
         torch.testing.assert_close(v.flatten(1).square().mean(1), torch.ones(3))
         assert bool(((v * gradient).flatten(1).sum(1) > 0).all())
-    assert torch.equal(steepest(torch.zeros(2, 3), "l2"), torch.zeros(2, 3))
+        small, large = steepest(1e-25 * gradient, norm), steepest(1e25 * gradient, norm)
+        torch.testing.assert_close(small, v)
+        torch.testing.assert_close(large, v)
+        assert torch.equal(steepest(torch.zeros(2, 3), norm), torch.zeros(2, 3))
+
+
+def test_a_model_without_a_gradient_has_no_steepest_direction() -> None:
+    """A penalty of zero would say that it is flat."""
+    case = cases.case("mlp")
+    penalty = taser.SteinPenalty(operator="first_order", center="none")
+    regulariser = Taser(penalty, DenoisingScore(shrink, SIGMA), "steepest")
+    for hides in (lambda x: case.model(x.detach()), lambda x: case.model(x).detach()):
+        with pytest.raises(ValueError, match="does not depend on x through autograd"):
+            regulariser(hides, case.x, case.y)
+
+
+def test_inference_tensors_and_dead_networks_have_a_steepest_penalty() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    with torch.inference_mode():
+        x = torch.rand(4, 1, 4, 4)
+    y = torch.arange(4) % 3
+    score = DenoisingScore(shrink, SIGMA)
+    penalty = taser.SteinPenalty(operator="first_order", center="none")
+    assert float(Taser(penalty, score, "steepest")(model, x, y).detach()) > 0
+    torch.nn.init.zeros_(model[1].weight)  # type: ignore[arg-type]
+    for whole in (score, taser.scores.Replaced(score, "white")):
+        flat = taser.SteinPenalty(operator="first_order", center="none")
+        assert float(Taser(flat, whole, "steepest")(model, x.clone(), y).detach()) == 0
 
 
 def test_the_gradients_of_the_steepest_penalty_are_right() -> None:
@@ -243,7 +270,7 @@ def test_wrong_options() -> None:
     with pytest.raises(ValueError, match=r"at='steepest' has residuals of one sign.*got 'batch'"):
         Taser(taser.SteinPenalty(), Counting(), "steepest")
     flat = taser.SteinPenalty(center="none")
-    with pytest.raises(ValueError, match=r"at='steepest' needs a score that can draw.*Gaussian"):
+    with pytest.raises(ValueError, match=r"at='steepest' needs a score .* `along`.*Gaussian"):
         Taser(flat, gaussian, "steepest")
     with pytest.raises(ValueError, match=r"norm should be one of .*got 'l1'"):
         Taser(flat, Counting(), "steepest", norm="l1")  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from taser.studies.search import Search
 from taser.studies.table import RunResult, do
 from taser.studies.table_config import TableConfig, job_name, read_table_config
 from taser.studies.table_rows import rows
+from taser.training import read_recipe, to_yaml
 
 
 def run(variant: str, right: int, *, seed: int = 0, n: int = 100, method: str = "pgd") -> RunResult:
@@ -384,3 +385,22 @@ def test_the_demonstration_says_what_the_audit_said(verdicts: list[str], words: 
     for number, verdict in enumerate(verdicts):
         runs[number].closer = {"audit": {"verdict": verdict}}
     assert words in conclusion(found, runs)[1]
+
+
+def test_seeds_of_another_recipe_are_not_mixed(tmp_path: Path) -> None:
+    """A kept study goes on by the recipes of today, which may name another penalty."""
+    config = TableConfig(
+        methods=("standard",), seeds=(0, 1), n=4, attacks=("fgsm",), epsilon=0.1,
+        overrides=["data.examples=64", "loop.epochs=1", "validation.examples=8", "model.width=4"],
+    )  # fmt: skip
+    queue = Queue(tmp_path)
+    queue.add(config.jobs())
+    first, second = (job_name("standard", "taser", seed) for seed in (0, 1))
+    (tmp_path / first / "run").mkdir()
+    drawn = ["regulariser.name=taser", "regulariser.at=paired", "regulariser.unit=noise"]
+    (tmp_path / first / "run" / "config.yaml").write_text(
+        to_yaml(read_recipe("digits/standard", [*drawn, "regulariser.center=batch"]))
+    )
+    (tmp_path / first / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"had regulariser.at=paired, and this run .* steepest"):
+        do(tmp_path / second, queue.job(second), None)

@@ -19,13 +19,28 @@ TASER = {"name": "taser", "ramp": 0.0}
 def test_units_of_the_penalty(tmp_path: Path) -> None:
     """ "noise" is σ²R, "ball" ε²σ²R and "paper" R/16, so λ is λ·σ² or λ/16 in the other."""
     found = {}
+    steepest = {**TASER, "at": "steepest", "center": "none"}
     for unit in ("raw", "noise", "ball", "paper"):
-        train(small(regulariser={**TASER, "unit": unit, "weight": 1e-9}), tmp_path / unit)
+        train(small(regulariser={**steepest, "unit": unit, "weight": 1e-9}), tmp_path / unit)
         found[unit] = lines(tmp_path / unit, "train")[0]["penalty"]
     assert found["noise"] == pytest.approx(found["raw"] * sigma_of(50) ** 2, rel=1e-6)
     epsilon = small().objective.epsilon
     assert found["ball"] == pytest.approx(found["noise"] * epsilon**2, rel=1e-6)
     assert found["paper"] == pytest.approx(found["raw"] / 16, rel=1e-6)
+
+
+def test_the_ball_of_the_norm() -> None:
+    """λ = 1: a margin that moves by one inside the ball costs one, in ℓ2 as well."""
+    found = {}
+    for norm in ("linf", "l2"):
+        steepest = {**TASER, "at": "steepest", "center": "none", "unit": "ball", "sigma": 0.2}
+        objective = {"name": "standard", "norm": norm, "epsilon": 0.5}
+        found[norm] = set_up(small(regulariser=steepest, objective=objective)).learner.unit
+    assert found["linf"] == pytest.approx((0.5 * 0.2) ** 2)
+    assert found["l2"] == pytest.approx((0.5 * 0.2) ** 2 / 64)
+    drawn = small(regulariser={**TASER, "unit": "ball", "at": "paired"})
+    with pytest.raises(ValueError, match=r"unit=ball is for regulariser.at=steepest; with at=pair"):
+        set_up(drawn)
 
 
 def test_a_noise_level_of_one_s_own(tmp_path: Path) -> None:

@@ -60,8 +60,9 @@ class Taser(nn.Module):
         x − σε, so that what the denoiser says of x itself, whatever the noise, drops out and
         the drift has the mean zero for every x. "steepest": the same with noise that is not drawn
         but points where f falls the fastest, v = −:func:`steepest`(∇f(x)); the score undoes it, so
-        that its drift (1/σ)·Jv·∇f(x) is how fast f can be raised off the data. All residuals have
-        one sign, and their variance would leave out the mean: it needs center="none".
+        that its drift −(1/σ)·Jv·∇f(x) is how fast f rises by what of that leads off the data. In
+        practice residuals have one sign, and their variance would leave out the mean: it needs
+        center="none".
     norm
         For "steepest", of the attacks to be feared.
     """
@@ -79,8 +80,8 @@ class Taser(nn.Module):
             raise ValueError(f"at should be one of {get_args(At)}; got {at!r}")
         if at != "clean" and not hasattr(score, METHODS[at]):
             raise ValueError(
-                f"at={at!r} needs a score that can draw noised points, such as "
-                f"Denoiser(…).at(timestep=50); got {type(score).__name__}"
+                f"at={at!r} needs a score that can draw noised points, by a method "
+                f"`{METHODS[at]}`, such as Denoiser(…).at(timestep=50); got {type(score).__name__}"
             )
         if at == "steepest" and penalty.centre.kind != "none":
             raise ValueError(
@@ -140,5 +141,8 @@ def steepest(gradient: Tensor, norm: Norm) -> Tensor:
     """
     if norm == "linf":
         return gradient.sign()
-    size = gradient.flatten(1).square().mean(1).sqrt()
-    return gradient / rows_like(size.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
+    tiny = torch.finfo(gradient.dtype).tiny
+    largest = gradient.flatten(1).abs().amax(1).clamp_min(tiny)
+    direction = gradient / rows_like(largest, gradient)  # first, since squares under- and overflow
+    size = direction.flatten(1).square().mean(1).sqrt().clamp_min(tiny)
+    return direction / rows_like(size, direction)

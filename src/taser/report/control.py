@@ -25,7 +25,7 @@ ALLOWED = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # of clean accuracy
 
 def control_tables(study: Finished) -> list[Table]:
     """What there is of the two comparisons."""
-    found = [_tuned(study), *(_matched(study, measure) for measure in judged(study.rows()))]
+    found = [_tuned(study), *(_matched(study, measure) for measure in judged(study.measures))]
     return [table for table in found if table is not None]
 
 
@@ -78,7 +78,7 @@ def _matched_summary(study: Finished) -> list[str]:
         f"{method}, at most {allowed} points of clean accuracy lost: TASER (λ = {ours}) {robust} % "
         f"{under(measure)} at {clean} % clean, the isotropic penalty (λ = {theirs}) "
         f"{other_robust} % at {other_clean} %; TASER {gain.strip('*')} points."
-        for measure in judged(study.rows())
+        for measure in judged(study.measures)
         for method, allowed, ours, clean, robust, theirs, other_clean, other_robust, gain
         in {(line[0], line[2], line[5]): line for line in _matched_lines(study, measure)}.values()
     ]  # fmt: skip

@@ -22,10 +22,14 @@ class Finished:
             raise ValueError(f"no run in {queue.folder} is finished yet")
         return cls(queue, runs)
 
+    @property
+    def measures(self) -> list[str]:
+        """What all runs were judged by; corruptions are not in older records."""
+        attacks = self.runs[0].attacks
+        asked = {run.closer.get("corrupted", {}).get("of") for run in self.runs}
+        corrupted = ["corrupted"] if len(asked) == 1 and None not in asked else []
+        return ["clean", *corrupted, *attacks, *(["worst"] if len(attacks) > 1 else [])]
+
     def rows(self, *, baseline: str = "off") -> list[Row]:
         """Of the tables; gains are over the variant `baseline`."""
-        attacks = self.runs[0].attacks
-        asked = all("corrupted" in run.closer for run in self.runs)  # not so in older records
-        measures = ["clean", *(["corrupted"] if asked else []), *attacks,
-                    *(["worst"] if len(attacks) > 1 else [])]  # fmt: skip
-        return rows(self.runs, measures, baseline=baseline)
+        return rows(self.runs, self.measures, baseline=baseline)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from taser.studies.table_rows import Row
+from taser.studies.table_rows import Row, headline
 
 from .method_table import MEASURES, title_of, variant_of
 
@@ -33,7 +33,8 @@ def draw_frontier(rows: Sequence[Row]) -> Figure | None:
     methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
     if not methods:
         return None
-    panels = [(method, measure) for method in methods for measure in judged(rows)]
+    measures = judged(list(rows[0].accuracy))
+    panels = [(method, measure) for method in methods for measure in measures]
     figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
     for axes, (method, measure) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels,
                                        strict=True):  # fmt: skip
@@ -49,9 +50,9 @@ def draw_frontier(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def judged(rows: Sequence[Row]) -> list[str]:
+def judged(measures: Sequence[str]) -> list[str]:
     """What penalties are compared by: the attack that counts, and corruptions if asked for."""
-    return [rows[0].headline, *(["corrupted"] if "corrupted" in rows[0].accuracy else [])]
+    return [headline(measures), *(["corrupted"] if "corrupted" in measures else [])]
 
 
 def under(measure: str) -> str:

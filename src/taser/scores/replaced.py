@@ -17,7 +17,7 @@ class Replaced(nn.Module):
 
     with_
         "shuffled": each input gets the score of another of the batch; "white": a random direction,
-        as long as the input's own score.
+        as long as the input's own score, or in :meth:`along` the direction that is given.
     """
 
     def __init__(self, score: DenoisingScore, with_: Replacement) -> None:
@@ -62,4 +62,5 @@ class Replaced(nn.Module):
 
 def _as_long(v: Tensor, s: Tensor) -> Tensor:
     """v with the length of s, row by row: (B, *)."""
-    return v * rows_like(s.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1), s)
+    length = v.flatten(1).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny)
+    return v * rows_like(s.flatten(1).norm(dim=1) / length, s)

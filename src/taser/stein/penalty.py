@@ -15,7 +15,7 @@ from .centre import Centre, centred_square, global_mean
 from .checks import check_inputs, check_labels, check_options, check_penalty, check_tensor
 from .directions import Distribution
 from .field import Directed, Field, points_and_scores
-from .guards import Backend, untouched_randomness, unwrapped
+from .guards import Backend, check_structure, untouched_randomness, unwrapped
 from .known import Known
 from .part import processes, random_part, variance_correction
 from .random_source import RandomSource
@@ -184,10 +184,11 @@ class SteinPenalty(nn.Module):
         f = Probed(model, self.probe, y)
         known = self._known.backend_for(model)
         check_labels(y, x)
-        if not isinstance(s, Directed):
-            check_inputs(x, s, finite=known is None)
+        check_inputs(x, x.detach() if isinstance(s, Directed) else s, finite=known is None)
         with untouched_randomness(x.device), asked(model, x, shared, self.batchnorm):
             if isinstance(s, Directed):
+                if known is None:
+                    check_structure(model, "difference")
                 s = s.scores(x, input_gradient(f, x))
                 check_inputs(x, s, finite=known is None)
             backend, certain = (known, True) if known else self._choose(f, x)

@@ -5,6 +5,11 @@ from torch import Tensor
 
 from .terms import Function, Operator, Terms, per_example, values
 
+DETACHED = (
+    "f(x) does not depend on x through autograd: is the model detached, or run under no_grad or "
+    "inference_mode inside f?"
+)
+
 
 def reverse(
     f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
@@ -45,12 +50,9 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
 def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
     """x as a leaf, and ∇f(x) with its graph."""
     x = x.detach().requires_grad_()
-    value = values(f, x.clone())  # a copy: the model may begin with an operation in place
-    if not value.requires_grad:
-        raise ValueError(
-            "f(x) does not depend on x through autograd: is the model detached, or run under "
-            "no_grad or inference_mode inside f?"
-        )
+    value = _attached(
+        values(f, x.clone())
+    )  # a copy: the model may begin with an operation in place
     (gradient,) = torch.autograd.grad(
         value.sum(), x, create_graph=True, allow_unused=True, materialize_grads=True
     )
@@ -59,12 +61,19 @@ def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def input_gradient(f: Function, x: Tensor) -> Tensor:
     """∇f(x), (B, *), as a constant."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(
-            values(f, x.clone()).sum(), x, allow_unused=True, materialize_grads=True
-        )
+    with torch.inference_mode(False), torch.enable_grad():
+        x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+        value = _attached(values(f, x.clone()))
+        (gradient,) = torch.autograd.grad(value.sum(), x, allow_unused=True)
+    if gradient is None:
+        raise ValueError(DETACHED)
     return gradient
+
+
+def _attached(value: Tensor) -> Tensor:
+    if not value.requires_grad:
+        raise ValueError(DETACHED)
+    return value
 
 
 def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:

@@ -23,6 +23,9 @@ from .queue import NotYet, Progress, Queue
 from .search import best
 from .table_config import ASK_HALF, HALF_TRAINED
 
+FORM = ("at", "operator", "unit", "center", "timestep", "sigma")
+"""What makes the penalty of one run another than that of its other seeds."""
+
 
 def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
     """Train one run and judge it; both go on where they stopped."""
@@ -34,6 +37,7 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     half = f"regulariser.score={folder.parents[1] / HALF_TRAINED}"
     overrides = [half if override == ASK_HALF else override for override in overrides]
     config = read_recipe(job["recipe"], overrides)
+    _check_form(folder.parent, job, config.regulariser)
     result = train(config, folder / "run", report=progress)
     dataset = build_data(config.data)
     batch = min(config.loop.batch, len(dataset.train))
@@ -50,6 +54,26 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     closer = _closer(model, folder, job, config, dataset, progress)
     return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records,
             "closer": closer}  # fmt: skip
+
+
+def _check_form(queue: Path, job: dict[str, Any], ours: RegulariserConfig) -> None:
+    """Raise if an earlier run of the same row had another penalty: a recipe may have changed."""
+    kind = [job.get(key) for key in ("method", "variant", "finetuned")]
+    for path in sorted(queue.glob("*/job.json")):
+        kept = path.parent / "run" / "config.yaml"
+        other = json.loads(path.read_text())
+        if [other.get(key) for key in ("method", "variant", "finetuned")] != kind:
+            continue
+        if not (path.parent / "result.json").exists() or not kept.exists():
+            continue
+        theirs = read_recipe(kept).regulariser
+        for name in FORM if ours.name == theirs.name == "taser" else ():
+            if getattr(ours, name) != getattr(theirs, name):
+                raise ValueError(
+                    f"{path.parent.name} had regulariser.{name}={getattr(theirs, name)}, and this "
+                    f"run of the same row would have {getattr(ours, name)}: the recipe has changed "
+                    "since, so choose another folder"
+                )
 
 
 def chosen(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:

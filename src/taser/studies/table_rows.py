@@ -37,12 +37,17 @@ class Row:
 
     @property
     def headline(self) -> str:
-        """The measure that counts: AutoAttack, or the last there is."""
-        return "autoattack" if "autoattack" in self.accuracy else list(self.accuracy)[-1]
+        """The measure that counts."""
+        return headline(list(self.accuracy))
 
     def supported(self, measure: str) -> bool:
         """Whether the gain's interval lies above zero."""
         return self.gain is not None and self.gain[measure].low > 0
+
+
+def headline(measures: Sequence[str]) -> str:
+    """The measure that counts: AutoAttack, or the last there is."""
+    return "autoattack" if "autoattack" in measures else measures[-1]
 
 
 def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:

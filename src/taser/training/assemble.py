@@ -1,5 +1,6 @@
 """From a configuration to the things it names."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,11 @@ def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
     return Threat(config.norm, config.epsilon, *dataset.train.box)
 
 
+def reach_of(threat: Threat, shape: tuple[int, ...]) -> float:
+    """The root mean square, over the coordinates of an input, of a step to the ball's edge."""
+    return threat.epsilon / (math.prod(shape) ** 0.5 if threat.norm == "l2" else 1.0)
+
+
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
     """The base method; weight perturbation is the loop's to put around it."""
     threat = build_threat(config, dataset)
@@ -181,8 +187,11 @@ def build_regulariser(
     return Taser(penalty, score, "paired" if hasattr(score, "paired") else "clean")
 
 
-def unit_of(config: RegulariserConfig, regulariser: Regulariser | None, epsilon: float) -> float:
-    """What R is multiplied with, so that `weight` is in its unit (1 for "raw" and "ratio")."""
+def unit_of(config: RegulariserConfig, regulariser: Regulariser | None, reach: float) -> float:
+    """What R is multiplied with, so that `weight` is in its unit (1 for "raw" and "ratio").
+
+    reach: how far the ball's edge is in every coordinate, as a root mean square.
+    """
     if not isinstance(regulariser, Taser) or config.unit in ("raw", "ratio"):
         return 1.0
     if config.unit == "paper":
@@ -192,4 +201,9 @@ def unit_of(config: RegulariserConfig, regulariser: Regulariser | None, epsilon:
         raise ValueError(
             f"regulariser.unit={config.unit} needs a score at a noise level, a denoiser's"
         )
-    return float(sigma) ** 2 * (epsilon**2 if config.unit == "ball" else 1.0)
+    if config.unit == "ball" and regulariser.at != "steepest":
+        raise ValueError(
+            "regulariser.unit=ball is for regulariser.at=steepest; with "
+            f"at={regulariser.at} take unit=noise, and center=batch"
+        )
+    return float(sigma) ** 2 * (reach**2 if config.unit == "ball" else 1.0)

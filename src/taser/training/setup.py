@@ -22,6 +22,7 @@ from .assemble import (
     build_objective,
     build_regulariser,
     build_threat,
+    reach_of,
     unit_of,
 )
 from .attacked import Attacked
@@ -129,6 +130,7 @@ def _learner(
     device: torch.device,
 ) -> Learner:
     objective = build_objective(config.objective, dataset)
+    reach = reach_of(build_threat(config.objective, dataset), dataset.input_shape)
     regulariser = build_regulariser(config.regulariser, dataset, generator, config.objective.norm)
     if isinstance(regulariser, nn.Module):
         regulariser.to(device)
@@ -143,7 +145,7 @@ def _learner(
     return Learner(
         model, objective, build_optimiser(model, config.optimiser),
         Precision(config.loop.precision, device), regulariser,
-        unit_of(config.regulariser, regulariser, config.objective.epsilon), teacher,
+        unit_of(config.regulariser, regulariser, reach), teacher,
         config.teacher.weight, config.objective.awp_gamma, config.objective.awp_with_penalty,
         config.optimiser.clip,
         config.loop.accumulate, attacked=Attacked(config.loop.fold, config.loop.compile),
