@@ -85,7 +85,7 @@ class Taser(nn.Module):
             )
         if at == "steepest" and penalty.centre.kind != "none":
             raise ValueError(
-                "at='steepest' has residuals of one sign, whose variance would leave out their "
+                "at='steepest' has residuals of nearly one sign, whose variance would leave out their "
                 f"mean: build the penalty with center='none'; got {penalty.centre.kind!r}"
             )
         if norm not in get_args(Norm):
