@@ -267,7 +267,7 @@ def test_wrong_options() -> None:
     gaussian = taser.scores.Gaussian(torch.zeros(2))
     with pytest.raises(ValueError, match=r"at='paired' needs a score that can draw.*got Gaussian"):
         Taser(taser.SteinPenalty(), gaussian, "paired")
-    with pytest.raises(ValueError, match=r"at='steepest' has residuals of nearly one sign.*got 'batch'"):
+    with pytest.raises(ValueError, match=r"at='steepest' has residuals of nearly one.*got 'batch'"):
         Taser(taser.SteinPenalty(), Counting(), "steepest")
     flat = taser.SteinPenalty(center="none")
     with pytest.raises(ValueError, match=r"at='steepest' needs a score .* `along`.*Gaussian"):

@@ -85,8 +85,8 @@ class Taser(nn.Module):
             )
         if at == "steepest" and penalty.centre.kind != "none":
             raise ValueError(
-                "at='steepest' has residuals of nearly one sign, whose variance would leave out their "
-                f"mean: build the penalty with center='none'; got {penalty.centre.kind!r}"
+                "at='steepest' has residuals of nearly one sign, whose variance would leave out "
+                f"their mean: build the penalty with center='none'; got {penalty.centre.kind!r}"
             )
         if norm not in get_args(Norm):
             raise ValueError(f"norm should be one of {get_args(Norm)}; got {norm!r}")
