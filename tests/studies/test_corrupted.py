@@ -81,12 +81,14 @@ def test_few_differences_are_judged_by_the_sign_test() -> None:
 
 
 def test_the_table_tells_the_kinds_apart() -> None:
-    table = corrupted_table([corrupted("off", [1, 2]), corrupted("taser", [2, 2]), run("gone", 1)])
-    assert table is not None
-    assert table.headings == ["run", "noise", "blur", "seeds"]
-    assert table.rows[0] == ["PGD —", "50.0", "25.0", "1"]
-    assert len(table.rows) == 2
-    assert corrupted_table([run("off", 1)]) is None
+    made = [corrupted("off", [1] * 50), corrupted("taser", [2] * 50)]
+    found = corrupted_table([*made, run("gone", 1)], rows(made, ["clean", "corrupted"]))
+    assert found is not None
+    assert found.headings == ["run", "mean", "Δ", "noise", "blur", "seeds"]
+    assert found.rows[0] == ["PGD —", "25.0", "", "50.0", "25.0", "1"]
+    assert found.rows[1][1:3] == ["50.0", "**+25.0 [25.0, 25.0]**"]
+    assert len(found.rows) == 2
+    assert corrupted_table([run("off", 1)], []) is None
 
 
 def test_the_frontier_has_a_panel_for_corruptions() -> None:

@@ -48,7 +48,7 @@ def test_a_copy_has_what_is_needed_to_report_and_to_go_on(begun: Path, tmp_path:
     queue = Queue(tmp_path / "runs")
     page, _ = method_study.write(Finished.of(queue), tmp_path, title="Kept")
     assert "Trained from scratch" in page.read_text()
-    assert "1 seed (corrupted:" in page.read_text()  # no words about attacks that are not in it
+    assert "1 seed. Δ against" in page.read_text()  # no words about attacks that are not in it
 
     queue.add(CONFIG.jobs())
     queue.work(do, queue.names())

@@ -56,7 +56,7 @@ def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
     pointing = geometry_table(runs)
     if pointing is not None:
         found.append(("Where sensitivity points", [pointing]))
-    corrupted = corrupted_table(runs)
+    corrupted = corrupted_table(runs, study.rows())
     if corrupted is not None:
         found.append(("Under corruptions", [corrupted]))
     images = _images(study)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from statistics import mean
 
 from taser.studies.table import RunResult
-from taser.studies.table_rows import in_order
+from taser.studies.table_rows import Row, in_order
 
-from .method_table import percent, title_of, variant_of
+from .method_table import emphasised, percent, title_of, variant_of
 from .table import Table
 
 GEOMETRY = (
@@ -17,26 +17,34 @@ GEOMETRY = (
 )
 
 CORRUPTED = (
-    "Per cent right under corruptions of each kind, a mean over their five severities: noise "
+    "Per cent right under corruptions: the mean of all with its change against the method alone "
+    "and a paired 95 % interval, and each kind over its five severities: noise "
     "(Gaussian, shot, impulse, speckle), blur (Gaussian, defocus, motion), light (fog, "
     "brightness, contrast, saturation where there is colour), digital (elastic, pixelate, JPEG). "
     "n = {n}; means over seeds."
 )
 
 
-def corrupted_table(runs: Sequence[RunResult]) -> Table | None:
-    """Accuracy by kind of corruption, as means over seeds."""
+def corrupted_table(runs: Sequence[RunResult], rows: Sequence[Row]) -> Table | None:
+    """Accuracy under corruptions and by kind, as means over seeds; rows: with their gains."""
     known = [run for run in runs if "corrupted" in run.closer]
     if not known:
         return None
     kinds = list(known[0].closer["corrupted"]["kinds"])
-    cells = [
-        [name, *(percent(mean(run.closer["corrupted"]["kinds"][kind] for run in same))
-                 for kind in kinds), str(len(same))]
-        for name, same in _by_name(known).items()
-    ]  # fmt: skip
+    judged = {(row.method, row.variant, row.finetuned): row for row in rows
+              if "corrupted" in row.accuracy}  # fmt: skip
+    cells = []
+    for name, same in _by_name(known).items():
+        row = judged.get((same[0].method, same[0].variant, same[0].finetuned))
+        whole = (
+            [percent(row.accuracy["corrupted"].value), emphasised(row, "corrupted")]
+            if row
+            else ["", ""]
+        )
+        shares = [mean(run.closer["corrupted"]["kinds"][kind] for run in same) for kind in kinds]
+        cells.append([name, *whole, *map(percent, shares), str(len(same))])
     n = len(known[0].closer["corrupted"]["right"])
-    return Table(["run", *kinds, "seeds"], cells, CORRUPTED.format(n=n))
+    return Table(["run", "mean", "Δ", *kinds, "seeds"], cells, CORRUPTED.format(n=n))
 
 
 def _by_name(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:

@@ -32,7 +32,6 @@ WORDS = {
     "worst": "worst case: right under every attack tried on it",
     "autoattack": "AA: AutoAttack, four strong attacks one after another",
     "spsa": "SPSA: an attack that asks for no gradient",
-    "corrupted": "corrupted: mean over noise, blur, light and digital changes of five severities",
 }
 
 
@@ -42,13 +41,13 @@ def main_table(
     """Accuracy of each method and variant, and the gain over it, in per cent.
 
     A gain is in bold if its paired 95 % interval excludes zero. SPSA alone and times have a table
-    of their own, :func:`detail_table`.
+    of their own, :func:`detail_table`; so have corruptions.
     """
     chosen = [row for row in rows if row.finetuned == finetuned]
     found = list(chosen[0].accuracy) if chosen else []
     first = [m for m in found if m in ("clean", "worst", "autoattack")]
     first.sort(key=("clean", "worst", "autoattack").index)
-    measures = [*first, *(m for m in found if m not in (*first, "spsa"))]
+    measures = [*first, *(m for m in found if m not in (*first, "spsa", "corrupted"))]
     headings = ["method", "variant"]
     for measure in measures:
         headings += [MEASURES.get(measure, measure), "Δ"]
