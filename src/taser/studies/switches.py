@@ -11,8 +11,9 @@ from .queue import Progress
 WORKLOAD = Workload(16, 128)
 PLAIN = ["loop.fold=false", "loop.channels_last=false"]
 TASER = ["regulariser.name=taser", "regulariser.fraction=1.0"]
-PAPER = [*TASER, "regulariser.at=clean", "regulariser.operator=langevin",
-         "regulariser.backend=reverse", "regulariser.center=batch"]  # fmt: skip
+DRAWN = [*TASER, "regulariser.at=paired", "regulariser.unit=noise", "regulariser.center=batch"]
+CLEAN = [*DRAWN, "regulariser.at=clean"]
+PAPER = [*CLEAN, "regulariser.operator=langevin", "regulariser.backend=reverse"]
 
 ATTACK: dict[str, list[str]] = {
     "taser train": PLAIN,
@@ -24,8 +25,8 @@ PENALTY: dict[str, list[str]] = {
     "no penalty": [],
     "the paper's way": PAPER,
     "first order alone": [*PAPER, "regulariser.operator=first_order"],
-    "first order by differences": [*TASER, "regulariser.at=clean"],
-    "+ scores in pairs": [*TASER, "regulariser.at=paired"],
+    "first order by differences": CLEAN,
+    "+ scores in pairs": DRAWN,
     "+ in the steepest direction": TASER,
     "+ a quarter of the batch (default)": ["regulariser.name=taser"],
     "+ every second step": ["regulariser.name=taser", "regulariser.every=2"],
