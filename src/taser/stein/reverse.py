@@ -50,9 +50,8 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
 def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
     """x as a leaf, and ∇f(x) with its graph."""
     x = x.detach().requires_grad_()
-    value = _attached(
-        values(f, x.clone())
-    )  # a copy: the model may begin with an operation in place
+    # Of a copy: the model may begin with an operation in place.
+    value = _attached(values(f, x.clone()))
     (gradient,) = torch.autograd.grad(
         value.sum(), x, create_graph=True, allow_unused=True, materialize_grads=True
     )
