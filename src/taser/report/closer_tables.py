@@ -34,7 +34,7 @@ def corrupted_table(runs: Sequence[RunResult], rows: Sequence[Row]) -> Table | N
     judged = {(row.method, row.variant, row.finetuned): row for row in rows
               if "corrupted" in row.accuracy}  # fmt: skip
     cells = []
-    for name, same in _by_name(known).items():
+    for name, same in by_name(known).items():
         row = judged.get((same[0].method, same[0].variant, same[0].finetuned))
         whole = (
             [percent(row.accuracy["corrupted"].value), emphasised(row, "corrupted")]
@@ -47,7 +47,7 @@ def corrupted_table(runs: Sequence[RunResult], rows: Sequence[Row]) -> Table | N
     return Table(["run", "mean", "Δ", *kinds, "seeds"], cells, CORRUPTED.format(n=n))
 
 
-def _by_name(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+def by_name(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     """The seeds of each method and variant together."""
     groups: dict[str, list[RunResult]] = {}
     for run in in_order(runs):
@@ -59,7 +59,7 @@ def geometry_table(runs: Sequence[RunResult]) -> Table | None:
     """Size and direction of the sensitivity, and what they promise, as means over seeds."""
     known = [run for run in runs if "sensitivity" in run.closer]
     cells = []
-    for name, same in _by_name(known).items():
+    for name, same in by_name(known).items():
         seen = [run.closer["sensitivity"] for run in same]
         shares = [each["off_data"] for each in seen if each["off_data"] is not None]
         cells.append([

@@ -17,6 +17,7 @@ from . import closer
 from .control import control_summary, control_tables
 from .finished import Finished
 from .frontier import draw_frontier
+from .generalisation import generalisation_table
 from .latex import latex
 from .method_findings import summary
 from .method_search import search_section
@@ -66,11 +67,14 @@ def write(
     lines = [*conclusion, *summary(found), *control_summary(study), *closing]
     frontier, logs = draw_frontier(found), _logs(study.queue)
     looked, searched = closer.sections(study), search_section(study.queue)
+    gap = generalisation_table(study)
+    gaps = [gap] if gap else []
+    training: list[Block] = [Picture(png(training_figure(logs)), CURVES), *gaps] if logs else []
     sections: list[Section] = [
         ("Accuracy", ours),
         *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
         *([("Against other penalties", against)] if against else []),
-        *([("Training", [Picture(png(training_figure(logs)), CURVES)])] if logs else []),
+        *([("Training", training)] if training else []),
         *extra, *looked, *searched,
         *([("Beside the paper", beside)] if paper else []),
         ("Findings of the evaluation", _findings(study.runs)),
@@ -80,7 +84,7 @@ def write(
     further = [
         b for _, blocks in (*extra, *looked, *searched) for b in blocks if isinstance(b, Table)
     ]
-    every = [*ours, *against, *further, *beside]
+    every = [*ours, *against, *gaps, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
     write_atomically(out / "table.tex", "\n".join(latex(table) for table in every))
