@@ -16,9 +16,10 @@ LAST = 0.1  # of training: the part whose batches are counted
 
 CAPTION = (
     "Per cent right at the end of training: training examples under the method's own attack in the "
-    "last tenth of the steps, and validation examples under a short PGD. A penalty can raise "
-    "robust accuracy on new examples by closing the gap between the two; where there is none, it "
-    "competes with the loss. Means over seeds."
+    "last tenth of the steps (TRADES's is weaker than PGD, so that its gap looks larger), and "
+    "validation examples under a short PGD. A penalty can raise robust accuracy on new examples by "
+    "closing the gap between the two; where there is none, it competes with the loss. Means over "
+    "seeds."
 )
 
 
