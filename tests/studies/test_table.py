@@ -18,7 +18,7 @@ from taser.report.finished import Finished
 from taser.report.latex import latex
 from taser.report.method_findings import summary
 from taser.report.method_search import search_section
-from taser.report.method_table import PAPER, main_table, paper_table
+from taser.report.method_table import PAPER, detail_table, main_table, paper_table
 from taser.report.table import Table
 from taser.studies import table
 from taser.studies.queue import NotYet, Queue
@@ -57,9 +57,29 @@ def test_rows_average_seeds_and_pair_examples() -> None:
     assert ours.accuracy["autoattack"].value == pytest.approx(0.62)
     assert ours.gain["autoattack"].value == pytest.approx(0.2)
     assert ours.supported("autoattack")
+    assert ours.lasting("autoattack")
     assert not ours.supported("clean")
+    assert not ours.lasting("clean")
     assert ours.overhead == pytest.approx(2.0)
     assert ours.average == pytest.approx(0.62)
+
+
+def test_a_gain_that_scatters_over_seeds_is_supported_but_does_not_last() -> None:
+    """+10 and +50 on the same 100 examples: sure of these networks, not of others."""
+    runs = [run("off", 40), run("off", 40, seed=1), run("taser", 50), run("taser", 90, seed=1)]
+    found = rows(runs, ["clean", "autoattack"])
+    assert found[1].supported("autoattack")
+    assert not found[1].lasting("autoattack")
+    first, sentence = summary(found)
+    assert "for 1 of 1 comparisons, and for 0 of these" in first
+    assert "with other seeds)" in sentence
+    assert detail_table(found).rows[1][2:4] == ["+10.0 … +50.0", "[-100.0, 100.0]"]
+
+
+def test_one_seed_says_nothing_of_others() -> None:
+    found = rows([run("off", 40), run("taser", 60)], ["clean", "autoattack"])
+    assert found[1].gain_retrained is None
+    assert "other seeds" not in " ".join([*summary(found), *detail_table(found).headings])
 
 
 def test_rows_begin_with_the_method_alone_and_taser() -> None:

@@ -1,10 +1,12 @@
 """How sure one can be of an accuracy, and of a difference, from n examples."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
 import numpy as np
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 
 DRAWS = 10_000
@@ -68,6 +70,35 @@ def difference_interval(
         low, high = np.array(_sign_interval(votes, (1 - level) / 2)) / (pairs * len(shares))
         return Interval(found.value, min(found.low, float(low)), max(found.high, float(high)))
     return found
+
+
+def retrained_interval(
+    first: Sequence[Tensor], second: Sequence[Tensor], *, level: float = 0.95
+) -> Interval:
+    """Of the same difference, had other examples been drawn and the networks trained once more.
+
+    Both: k ≥ 2 trainings, paired by seed, each (n,) or (c, n) answers. Their gains g_s and the
+    examples' mean gains d_i scatter independently: mean ± t·√(var(g)/k + var(d)/n), with Student's
+    t of the degrees of freedom that Satterthwaite (1946) gives such a sum. Two or three trainings
+    tell little, and where they differ the interval is wide.
+    """
+    k = len(first)
+    if k < 2 or len(second) != k:
+        raise ValueError(f"at least two pairs of trainings are needed; got {k} and {len(second)}")
+    gains = np.stack(
+        [_per_example(a) - _per_example(b) for a, b in zip(first, second, strict=True)]
+    )
+    n = gains.shape[1]
+    _check(n, level)
+    seeds, examples = gains.mean(1).var(ddof=1) / k, gains.mean(0).var() / n
+    both = seeds + examples
+    if not both > 0:  # nothing differed, or everything: what n examples did not show
+        beyond = _unseen(n, level)
+    else:
+        freedom = both**2 / (seeds**2 / (k - 1) + examples**2 / max(n - 1, 1))
+        beyond = student.ppf((1 + level) / 2, freedom) * np.sqrt(both)
+    value = float(gains.mean())
+    return Interval(value, max(value - float(beyond), -1.0), min(value + float(beyond), 1.0))
 
 
 def _sign_interval(votes: np.ndarray, tail: float) -> tuple[float, float]:

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from taser.evaluation.statistics import Interval, accuracy_interval, difference_interval
+from taser.evaluation.statistics import (
+    Interval,
+    accuracy_interval,
+    difference_interval,
+    retrained_interval,
+)
 
 from .table import RunResult
 
@@ -16,10 +21,11 @@ class Row:
     """One method with one variant, against the baseline, by default the method alone.
 
     accuracy: by measure ("clean", "corrupted", each attack, "worst"), shares with 95 % intervals;
-    gain: the paired difference to the baseline, None for itself; gain_range: that of the lowest and
-    the highest seed; average: (AutoAttack + SPSA)/2 if both were run; milliseconds: of training for
-    each example; overhead: over the baseline; n: by measure, examples, which every seed answers;
-    chosen: what the search took.
+    gain: the paired difference to the baseline, None for itself, with its interval over examples;
+    gain_range: that of the lowest and the highest seed; gain_retrained: with its interval over
+    examples and trainings, None for one seed; average: (AutoAttack + SPSA)/2 if both were run;
+    milliseconds: of training for each example; overhead: over the baseline; n: by measure,
+    examples, which every seed answers; chosen: what the search took.
     """
 
     method: str
@@ -28,6 +34,7 @@ class Row:
     accuracy: dict[str, Interval]
     gain: dict[str, Interval] | None
     gain_range: dict[str, tuple[float, float]] | None
+    gain_retrained: dict[str, Interval] | None
     average: float | None
     milliseconds: float
     overhead: float | None
@@ -43,6 +50,11 @@ class Row:
     def supported(self, measure: str) -> bool:
         """Whether the gain's interval lies above zero."""
         return self.gain is not None and self.gain[measure].low > 0
+
+    def lasting(self, measure: str) -> bool:
+        """Whether it is, and by the scatter of several trainings, too."""
+        retrained = self.gain_retrained
+        return self.supported(measure) and retrained is not None and retrained[measure].low > 0
 
 
 def headline(measures: Sequence[str]) -> str:
@@ -100,6 +112,8 @@ def _row(
         {m: difference_interval(_verdicts(ours, m), _verdicts(theirs, m)) for m in measures}
         if ours else None,
         {m: _range(ours, theirs, m) for m in measures} if ours else None,
+        {m: retrained_interval(_answers(ours, m), _answers(theirs, m)) for m in measures}
+        if len(ours) > 1 else None,
         sum(known) / len(known) if known else None,
         _milliseconds(group), _milliseconds(ours) / _milliseconds(theirs) if ours else None,
         len(group), {m: group[0].correct(m).shape[-1] for m in measures}, tuple(group[0].chosen),
@@ -108,7 +122,12 @@ def _row(
 
 def _verdicts(runs: list[RunResult], measure: str) -> Tensor:
     """(k, n): right or wrong by every seed, as often as it was asked, on every example."""
-    return torch.cat([torch.atleast_2d(run.correct(measure)) for run in runs])
+    return torch.cat([torch.atleast_2d(answers) for answers in _answers(runs, measure)])
+
+
+def _answers(runs: list[RunResult], measure: str) -> list[Tensor]:
+    """Right or wrong by each seed: (n,), or (c, n) where an example is asked several times."""
+    return [run.correct(measure) for run in runs]
 
 
 def _range(ours: list[RunResult], theirs: list[RunResult], measure: str) -> tuple[float, float]:
