@@ -18,7 +18,8 @@ from taser.report.finished import Finished
 from taser.report.latex import latex
 from taser.report.method_findings import summary
 from taser.report.method_search import search_section
-from taser.report.method_table import PAPER, detail_table, main_table, paper_table
+from taser.report.method_table import PAPER, main_table, paper_table
+from taser.report.seed_table import seed_table
 from taser.report.table import Table
 from taser.studies import table
 from taser.studies.queue import NotYet, Queue
@@ -73,13 +74,22 @@ def test_a_gain_that_scatters_over_seeds_is_supported_but_does_not_last() -> Non
     first, sentence = summary(found)
     assert "for 1 of 1 comparisons, and for 0 of these" in first
     assert "with other seeds)" in sentence
-    assert detail_table(found).rows[1][2:4] == ["+10.0 … +50.0", "[-100.0, 100.0]"]
+    shown = seed_table(found)
+    assert shown is not None
+    assert shown.rows[0][2:] == [
+        "2",
+        "+0.0 … +0.0",
+        "[-3.6, 3.6]",
+        "+10.0 … +50.0",
+        "[-100.0, 100.0]",
+    ]
 
 
 def test_one_seed_says_nothing_of_others() -> None:
     found = rows([run("off", 40), run("taser", 60)], ["clean", "autoattack"])
     assert found[1].gain_retrained is None
-    assert "other seeds" not in " ".join([*summary(found), *detail_table(found).headings])
+    assert "other seeds" not in " ".join(summary(found))
+    assert seed_table(found) is None
 
 
 def test_rows_begin_with_the_method_alone_and_taser() -> None:

@@ -23,6 +23,7 @@ from .method_findings import summary
 from .method_search import search_section
 from .method_table import detail_table, main_table, paper_table, title_of
 from .page import Block, Page, Picture, png
+from .seed_table import seed_table
 from .table import Table
 from .training_curves import training_figure
 
@@ -40,9 +41,11 @@ Section = tuple[str, Sequence[Block]]
 
 
 def tables(found: Sequence[Row]) -> list[Table]:
-    """Accuracies and details for runs from scratch and for fine-tuning, where there are any."""
+    """Accuracies, their scatter and details: from scratch and fine-tuned, what there is."""
     kinds = [kind for kind in (False, True) if any(row.finetuned == kind for row in found)]
-    return [table(found, finetuned=kind) for kind in kinds for table in (main_table, detail_table)]
+    made = (main_table, seed_table, detail_table)
+    every = [table(found, finetuned=kind) for kind in kinds for table in made]
+    return [table for table in every if table is not None]
 
 
 def write(

@@ -72,11 +72,7 @@ def detail_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
     """SPSA, the paper's average, and what a run cost."""
     chosen = [row for row in rows if row.finetuned == finetuned]
     spsa = bool(chosen) and "spsa" in chosen[0].accuracy
-    seeds = any(row.seeds > 1 for row in chosen)
-    measure = chosen[0].headline if chosen else ""
-    name = MEASURES.get(measure, measure)
     headings = ["method", "variant", *(["SPSA", "Δ", "AA/SPSA average"] if spsa else []),
-                *([f"Δ {name} by seed", "with other seeds"] if seeds else []),
                 "ms/example", "overhead"]  # fmt: skip
     cells = []
     for row in chosen:
@@ -84,17 +80,12 @@ def detail_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table:
         if spsa:
             average = "" if row.average is None else percent(row.average)
             line += [percent(row.accuracy["spsa"].value), emphasised(row, "spsa"), average]
-        if seeds:
-            line += [_by_seed(row, measure), _retrained(row, measure)]
         overhead = "" if row.overhead is None else f"×{row.overhead:.2f}"
         cells.append([*line, f"{row.milliseconds:.2f}", overhead])
     return Table(
         headings, cells,
         "The average of AutoAttack and SPSA is the paper's headline. "
-        + "By seed: the lowest and the highest. With other seeds: the 95 % interval of the gain "
-        "had the networks been trained once more and other examples drawn, in bold where it "
-        "excludes zero; all other intervals take the networks as they are. " * seeds
-        + "Times were taken while runs shared the machine: rough.",
+        "Times were taken while runs shared the machine: rough.",
     )  # fmt: skip
 
 
@@ -141,24 +132,12 @@ def emphasised(row: Row, measure: str) -> str:
     """The gain with its interval, in bold where that excludes zero."""
     if row.gain is None:
         return ""
-    text = interval(row.gain[measure])
-    return f"**{text}**" if row.gain[measure].excludes_zero() else text
+    return bold_if_sure(interval(row.gain[measure]), row.gain[measure])
 
 
-def _by_seed(row: Row, measure: str) -> str:
-    """The gain of the lowest and the highest seed."""
-    if row.gain_range is None:
-        return ""
-    low, high = row.gain_range[measure]
-    return f"{100 * low:+.1f} … {100 * high:+.1f}"
-
-
-def _retrained(row: Row, measure: str) -> str:
-    """The bounds of what other trainings would gain, in bold where they exclude zero."""
-    if row.gain_retrained is None:
-        return ""
-    found = row.gain_retrained[measure]
-    return f"**{bounds(found)}**" if found.excludes_zero() else bounds(found)
+def bold_if_sure(text: str, found: Interval) -> str:
+    """The text, in bold where the interval excludes zero."""
+    return f"**{text}**" if found.excludes_zero() else text
 
 
 def interval(value: Interval) -> str:
