@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from taser.evaluation.statistics import Interval
 from taser.studies.table_rows import Row
 
 from .method_table import MEASURES, bold_if_sure, bounds, title_of, variant_of
@@ -28,7 +27,7 @@ def seed_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table | None:
     for row in chosen:
         line = [title_of(row.method), variant_of(row.variant), str(row.seeds)]
         for measure in measures:
-            line += [_by_seed(row, measure), _retrained(row, measure)]
+            line += [_by_seed(row, measure), retrained(row, measure)]
         cells.append(line)
     return Table(headings, cells, CAPTION)
 
@@ -39,7 +38,9 @@ def _by_seed(row: Row, measure: str) -> str:
     return f"{100 * low:+.1f} … {100 * high:+.1f}"
 
 
-def _retrained(row: Row, measure: str) -> str:
-    assert row.gain_retrained is not None
-    found: Interval = row.gain_retrained[measure]
+def retrained(row: Row, measure: str) -> str:
+    """The bounds of the gain with other seeds, in bold where they exclude zero; "" for one seed."""
+    if row.gain_retrained is None:
+        return ""
+    found = row.gain_retrained[measure]
     return bold_if_sure(bounds(found), found)
