@@ -54,24 +54,24 @@ def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
             run("gradient λ=0.1", 20), duller(run("gradient λ=3", 90), 5)]  # fmt: skip
     (table,) = control_tables(study(tmp_path, runs))
     levels = {row[1]: row for row in table.rows}
-    assert list(levels) == ["0.5", "1", "2", "5", "10", "20"]
-    assert levels["1"][2:8] == ["0.1", "100.0", "30.0", "0.1", "100.0", "20.0"]
+    assert list(levels) == ["0.5 to 1", "2", "5 to 20"]  # as one, where they pick the same
+    assert levels["0.5 to 1"][2:8] == ["0.1", "100.0", "30.0", "0.1", "100.0", "20.0"]
     assert levels["2"][2:8] == ["1", "98.0", "70.0", "0.1", "100.0", "20.0"]
-    assert levels["5"][2:8] == ["1", "98.0", "70.0", "3", "95.0", "90.0"]
-    assert [levels[key][8].split(" ")[0] for key in ("1", "2", "5")] == [
+    assert levels["5 to 20"][2:8] == ["1", "98.0", "70.0", "3", "95.0", "90.0"]
+    assert [level[8].split(" ")[0] for level in levels.values()] == [
         "**+10.0",
         "**+50.0",
         "**-20.0",
     ]
     lines = control_summary(study(tmp_path, runs))
     assert [line.split(" points")[0] for line in lines] == [
-        "PGD, at most 1",
+        "PGD, at most 0.5 to 1",
         "PGD, at most 2",
-        "PGD, at most 20",
+        "PGD, at most 5 to 20",
     ]
     assert lines[-1].startswith(
-        "PGD, at most 20 points of clean accuracy lost: TASER (λ = 1) 70.0 % under AA at 98.0 % "
-        "clean, the isotropic penalty (λ = 3) 90.0 % at 95.0 %; TASER -20.0 ["
+        "PGD, at most 5 to 20 points of clean accuracy lost: TASER (λ = 1) 70.0 % under AA at "
+        "98.0 % clean, the isotropic penalty (λ = 3) 90.0 % at 95.0 %; TASER -20.0 ["
     )
     assert "*" not in "".join(lines)
 
@@ -79,7 +79,7 @@ def test_at_equal_clean_accuracy(tmp_path: Path) -> None:
 def test_a_level_that_one_penalty_never_reaches_is_left_out(tmp_path: Path) -> None:
     runs = [run("off", 10), run("taser λ=1", 30), duller(run("gradient λ=1", 20), 2)]
     (table,) = control_tables(study(tmp_path, runs))
-    assert [row[1] for row in table.rows] == ["2", "5", "10", "20"]
+    assert [row[1] for row in table.rows] == ["2 to 20"]
 
 
 def test_seeds_that_some_lambda_lacks_are_left_out(tmp_path: Path) -> None:

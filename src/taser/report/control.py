@@ -78,14 +78,14 @@ def _tuned(study: Finished) -> Table | None:
 
 
 def _matched_summary(study: Finished) -> list[str]:
-    """A sentence for each comparison over λ; one that several allowances share comes once."""
+    """A sentence for each comparison over λ."""
     return [
         f"{method}, at most {allowed} points of clean accuracy lost: TASER (λ = {ours}) {robust} % "
         f"{under(measure)} at {clean} % clean, the isotropic penalty (λ = {theirs}) "
         f"{other_robust} % at {other_clean} %; TASER {gain.strip('*')} points."
         for measure in judged(study.measures)
         for method, allowed, ours, clean, robust, theirs, other_clean, other_robust, gain
-        in {(line[0], line[2], line[5]): line for line in _matched_lines(study, measure)}.values()
+        in _matched_lines(study, measure)
     ]  # fmt: skip
 
 
@@ -115,22 +115,26 @@ def _comparable(study: Finished, method: str) -> Finished:
 
 
 def _levels(study: Finished, measure: str) -> Iterator[list[str]]:
-    """A line for each allowance at which both penalties have something to offer."""
+    """A line for each pair of λ that some allowances pick, where both have something to offer."""
     rows = study.rows() if study.runs else []
     curves, off = families(rows), [row for row in rows if row.variant == "off"]
     ours, theirs = (curves.get(name, []) for name in ("taser", "gradient"))
     if not off or not ours or len(ours) != len(theirs):  # the luck of more draws
         return
-    against: dict[str, list[Row]] = {}  # by baseline: many allowances have the same
+    picked: dict[tuple[str, str], tuple[Row, Row, list[float]]] = {}
     for allowed in ALLOWED:
         floor = off[0].accuracy["clean"].value - allowed
         best, other = (_best(curve, floor, measure) for curve in (ours, theirs))
-        if best is None or other is None:
-            continue
-        if other.variant not in against:
-            against[other.variant] = study.rows(baseline=other.variant)
-        paired = next(row for row in against[other.variant] if row.variant == best.variant)
-        line = [title_of(best.method), f"{100 * allowed:g}"]
+        if best is not None and other is not None:
+            pair = (best.variant, other.variant)
+            picked.setdefault(pair, (best, other, []))[2].append(100 * allowed)
+    for best, other, levels in picked.values():
+        rows = study.rows(baseline=other.variant)
+        paired = next(row for row in rows if row.variant == best.variant)
+        line = [
+            title_of(best.method),
+            " to ".join(f"{p:g}" for p in sorted({levels[0], levels[-1]})),
+        ]
         for row in (best, other):
             line += [row.variant.split(MARK)[1], percent(row.accuracy["clean"].value),
                      percent(row.accuracy[measure].value)]  # fmt: skip
