@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from taser.studies.table_rows import Row, headline
 
-from .method_table import MEASURES, title_of, variant_of
+from .lines import colour, label
+from .method_table import MEASURES, title_of
 
 MARK = " λ="
 """Variants called "taser λ=0.1", "taser λ=0.3", … are points of one curve, "taser"."""
@@ -25,9 +26,8 @@ def families(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def draw_frontier(rows: Sequence[Row]) -> Figure | None:
-    """A panel for each method and measure, a curve for each penalty, with 95 % intervals.
-
-    None without λ.
+    """A line of panels for each method, one for each measure; a curve for each penalty, with 95 %
+    intervals. None without λ.
     """
     rows = [row for row in rows if not row.finetuned]
     methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
@@ -35,18 +35,20 @@ def draw_frontier(rows: Sequence[Row]) -> Figure | None:
         return None
     measures = judged(list(rows[0].accuracy))
     panels = [(method, measure) for method in methods for measure in measures]
-    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
-    for axes, (method, measure) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels,
-                                       strict=True):  # fmt: skip
+    size = (4.6 * len(measures), 3.6 * len(methods))
+    figure = Figure(figsize=size, layout="constrained")
+    places = figure.subplots(len(methods), len(measures), squeeze=False).flat
+    for axes, (method, measure) in zip(places, panels, strict=True):
         own = [row for row in rows if row.method == method]
         for name, curve in families(own).items():
-            _plot(axes, curve, measure, variant_of(name), "o-")
-        _plot(axes, [row for row in own if row.variant == "off"], measure, "method alone", "k*")
+            _plot(axes, curve, measure, name, "o-")
+        _plot(axes, [row for row in own if row.variant == "off"], measure, "off", "*")
         axes.set(
             title=title_of(method), xlabel="clean accuracy, %",
             ylabel=f"accuracy {under(measure)}, %",
         )  # fmt: skip
-        axes.legend(frameon=False)
+    named = figure.axes[0].get_legend_handles_labels()  # above all: inside it would hide points
+    figure.legend(*named, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
     return figure
 
 
@@ -61,7 +63,7 @@ def under(measure: str) -> str:
     return "under corruptions" if measure == "corrupted" else f"under {name}"
 
 
-def _plot(axes: Axes, curve: Sequence[Row], measure: str, label: str, style: str) -> None:
+def _plot(axes: Axes, curve: Sequence[Row], measure: str, name: str, style: str) -> None:
     clean, robust = ([row.accuracy[m] for row in curve] for m in ("clean", measure))
     errors = [
         [[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]]
@@ -69,7 +71,8 @@ def _plot(axes: Axes, curve: Sequence[Row], measure: str, label: str, style: str
     ]
     axes.errorbar(
         [100 * i.value for i in clean], [100 * i.value for i in robust], xerr=errors[0],
-        yerr=errors[1], fmt=style, label=label, capsize=2, elinewidth=0.6, markersize=6,
+        yerr=errors[1], fmt=style, label=label(name), color=colour(name),
+        ecolor=f"{colour(name)}66", elinewidth=0.8, markersize=5,
     )  # fmt: skip
     for row, x, y in zip(curve, clean, robust, strict=True):
         if MARK in row.variant:
