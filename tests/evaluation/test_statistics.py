@@ -35,8 +35,8 @@ def test_the_interval_with_other_seeds_covers_the_gain_of_another_training() -> 
     The interval over examples, which takes the networks as they are, covers far less often.
     """
     rng = np.random.default_rng(0)
-    hits, hits_over_examples, studies = 0, 0, 400
-    for _ in range(studies):
+    hits, hits_over_examples, studies, fewer = 0, 0, 400, 100
+    for study in range(studies):
         hard = rng.random(300)  # of an example, alike for all networks
         gains = 0.05 + 0.04 * rng.standard_normal(3)
         second = [torch.from_numpy(hard < 0.5 + 0.1 * rng.standard_normal(300)) for _ in gains]
@@ -44,11 +44,12 @@ def test_the_interval_with_other_seeds_covers_the_gain_of_another_training() -> 
         first = [torch.from_numpy(hard < 0.5 + g + e) for g, e in zip(gains, noise, strict=True)]
         found = retrained_interval(first, second)
         hits += found.low <= 0.05 <= found.high
-        fixed = difference_interval(torch.stack(first), torch.stack(second))
-        assert fixed.value == pytest.approx(found.value)
-        hits_over_examples += fixed.low <= 0.05 <= fixed.high
+        if study < fewer:  # ten thousand draws each
+            fixed = difference_interval(torch.stack(first), torch.stack(second))
+            assert fixed.value == pytest.approx(found.value)
+            hits_over_examples += fixed.low <= 0.05 <= fixed.high
     assert abs(hits / studies - 0.95) < 3 * (0.95 * 0.05 / studies) ** 0.5 + 0.01
-    assert hits_over_examples / studies < 0.8
+    assert hits_over_examples / fewer < 0.8
 
 
 def test_the_interval_with_other_seeds_by_hand() -> None:
