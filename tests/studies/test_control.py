@@ -34,6 +34,24 @@ def test_as_tuned(tmp_path: Path) -> None:
     ]
 
 
+def test_with_several_seeds_the_interval_of_others_is_beside_it(tmp_path: Path) -> None:
+    runs = [run(v, right + 2 * seed, seed=seed) for seed in (0, 1)
+            for v, right in (("off", 10), ("taser", 60), ("gradient", 40))]  # fmt: skip
+    (table,) = control_tables(study(tmp_path, runs))
+    assert table.headings[-1] == "AA, other seeds"
+    assert table.rows[0][-1].startswith("**[1")
+    assert "Δ worst case" not in table.headings  # which is AutoAttack's but for a few
+
+
+def test_the_worst_case_is_compared_where_it_is_what_counts(tmp_path: Path) -> None:
+    runs = [run("off", 10), run("taser", 30), run("gradient", 20)]
+    for each in runs:
+        attacks = each.evaluations[0].attacks
+        attacks["apgd-ce"], attacks["apgd-t"] = attacks.pop("autoattack"), attacks.pop("spsa")
+    (table,) = control_tables(study(tmp_path, runs))
+    assert table.headings[-1] == "Δ worst case"
+
+
 def test_every_other_penalty_is_compared_with(tmp_path: Path) -> None:
     runs = [run("off", 10), run("taser", 60), run("the paper's way", 50)]
     (table,) = control_tables(study(tmp_path, runs))

@@ -64,14 +64,15 @@ def _tuned(study: Finished) -> Table | None:
     pairs = [(other, row) for other in others for row in _against(study, other)]
     if not pairs:
         return None
-    measures = [m for m in pairs[0][1].accuracy if m != "worst"]  # which the main table has
+    first = pairs[0][1]
+    measures = [m for m in first.accuracy if m != "worst" or m == first.headline]
     seeds = any(row.gain_retrained for _, row in pairs)
     cells = [
         [title_of(row.method, row.finetuned), variant_of(other),
          *(emphasised(row, m) for m in measures), *([retrained(row, row.headline)] * seeds)]
         for other, row in pairs
     ]  # fmt: skip
-    attack = MEASURES.get(pairs[0][1].headline, pairs[0][1].headline)
+    attack = MEASURES.get(first.headline, first.headline)
     headings = ["method", "against", *(f"Δ {MEASURES.get(m, m)}" for m in measures),
                 *([f"{attack}, other seeds"] * seeds)]  # fmt: skip
     return Table(headings, cells, TUNED + OTHER_SEEDS * seeds)
