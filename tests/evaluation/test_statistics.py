@@ -78,6 +78,8 @@ def test_the_interval_with_other_seeds_needs_two() -> None:
         retrained_interval([right], [right])
     with pytest.raises(ValueError, match="got 2 and 1"):
         retrained_interval([right, right], [right])
+    with pytest.raises(ValueError, match=r"the same examples; got \[50, 100\]"):
+        retrained_interval([right, right], [right, right[:50]])
 
 
 def test_the_paired_interval_is_the_bootstraps() -> None:

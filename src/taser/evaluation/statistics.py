@@ -85,6 +85,9 @@ def retrained_interval(
     k = len(first)
     if k < 2 or len(second) != k:
         raise ValueError(f"at least two pairs of trainings are needed; got {k} and {len(second)}")
+    sizes = {answers.shape[-1] for answers in (*first, *second)}
+    if len(sizes) > 1:
+        raise ValueError(f"all networks answer the same examples; got {sorted(sizes)} of them")
     gains = np.stack(
         [_per_example(a) - _per_example(b) for a, b in zip(first, second, strict=True)]
     )
