@@ -6,7 +6,6 @@ from math import comb
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 DRAWS = 10_000
@@ -82,6 +81,8 @@ def retrained_interval(
     t of the degrees of freedom that Satterthwaite (1946) gives such a sum. Two or three trainings
     tell little, and where they differ the interval is wide.
     """
+    from scipy.stats import t as student  # takes a second, which `import taser` need not
+
     k = len(first)
     if k < 2 or len(second) != k:
         raise ValueError(f"at least two pairs of trainings are needed; got {k} and {len(second)}")
