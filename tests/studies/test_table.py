@@ -191,11 +191,43 @@ def test_a_search_chooses_on_the_validation_split(tmp_path: Path) -> None:
     assert table.chosen(queue, jobs["0-2-train-1-pgd-off"]["choices"]) == ["optimiser.rate=0.1"]
 
 
+VARIANTS: dict[str, list[str]] = {"off": [], "taser": [], "gradient": []}
+
+
 def test_an_unfair_search_is_refused() -> None:
     with pytest.raises(ValueError, match="equally many"):
-        Search(candidates={"off": [[]], "taser": [[], []], "gradient": [[]]})
+        TableConfig(search={"candidates": {"off": [[]], "taser": [[], []], "gradient": [[]]}},
+                    variants=VARIANTS)  # fmt: skip
     with pytest.raises(ValueError, match="candidates of off"):
         Search(candidates={"taser": [[]]})
+
+
+def test_candidates_may_differ_by_method() -> None:
+    """Where methods want other noise levels, say; each penalty has as many, method by method."""
+    tried = {
+        "off": [["optimiser.rate=0.1"]],
+        "taser": {"standard": [["regulariser.timestep=9"], ["regulariser.timestep=8"]],
+                  "pgd": [["regulariser.weight=1"]]},
+        "gradient": {"standard": [["regulariser.weight=2"], ["regulariser.weight=3"]],
+                     "pgd": [["regulariser.weight=4"]]},
+    }  # fmt: skip
+    shared = {"trades": "pgd"}
+    config = TableConfig(
+        methods=("standard", "pgd", "trades"), variants=VARIANTS,
+        search={"candidates": tried, "shared": shared},
+    )  # fmt: skip
+    jobs = config.jobs()
+    asked = {name: job["candidate"] for name, job in jobs.items() if "candidate" in job}
+    assert asked["0-1-search-0-standard-taser-1"] == ["regulariser.timestep=8"]
+    assert asked["0-1-search-1-pgd-gradient-0"] == ["regulariser.weight=4"]
+    assert len(asked) == 2 + 2 + 2 + 1 + 1
+    choices = jobs["0-2-train-2-trades-taser"]["choices"]
+    assert choices[-1]["among"] == ["0-1-search-1-pgd-taser-0"]
+    uneven = {**tried, "gradient": {**tried["gradient"], "standard": [["regulariser.weight=2"]]}}
+    with pytest.raises(ValueError, match="equally many settings of each variant; standard"):
+        TableConfig(methods=("standard",), variants=VARIANTS, search={"candidates": uneven})
+    with pytest.raises(ValueError, match="of taser has lists for standard, pgd, but none for mart"):
+        TableConfig(methods=("mart",), variants=VARIANTS, search={"candidates": tried})
 
 
 def test_an_attack_on_fewer_examples() -> None:
@@ -434,3 +466,19 @@ def test_seeds_of_another_recipe_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / first / "result.json").write_text("{}")
     with pytest.raises(ValueError, match=r"had regulariser.at=paired, and this run .* steepest"):
         do(tmp_path / second, queue.job(second), None)
+
+
+def test_a_search_may_try_several_noise_levels(tmp_path: Path) -> None:
+    """Its candidates are to differ; in what they do not name they are still to be alike."""
+    tried = [["regulariser.timestep=20"], ["regulariser.timestep=200"]]
+    small = ["loop.epochs=1", "data.examples=64", "model.width=2", "regulariser.name=taser"]
+    search = Search(candidates={"off": [[]], "taser": tried}, overrides=small)
+    jobs = TableConfig(methods=("standard",), search=search).jobs()
+    queue = Queue(tmp_path)
+    queue.add(jobs)
+    queue.work(do, [name for name in jobs if "1-search" in name])
+    assert not queue.failures()
+    last = "0-1-search-0-standard-taser-1"
+    other = {**jobs[last], "overrides": [*jobs[last]["overrides"], "regulariser.operator=langevin"]}
+    with pytest.raises(ValueError, match=r"taser-0 had regulariser.operator=first_order"):
+        do(tmp_path / last, other, None)

@@ -1,8 +1,11 @@
 """Settings chosen on the validation split: a plain grid of short runs, equally many for all."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+Candidates = list[list[str]]
+"""Settings to try, each a list of overrides."""
 
 
 @dataclass(frozen=True)
@@ -10,8 +13,9 @@ class Search:
     """Which settings are tried, how short, and by what one is taken.
 
     candidates
-        By variant, a list of lists of overrides, one short run each. What "off" finds, such as its
-        learning rate, all variants take over. The other variants get equally many.
+        By variant, a list of lists of overrides, one short run each, or such a list by method.
+        What "off" finds, such as its learning rate, all variants take over. The other variants get
+        equally many.
     overrides
         What makes the runs short.
     shared
@@ -21,7 +25,7 @@ class Search:
         for the candidate with the highest robust accuracy to be taken.
     """
 
-    candidates: dict[str, list[list[str]]]
+    candidates: dict[str, Candidates | dict[str, Candidates]]
     overrides: list[str] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
     clean_cost: dict[str, float] = field(default_factory=dict)
@@ -29,18 +33,41 @@ class Search:
     def __post_init__(self) -> None:
         lists = isinstance(self.candidates, dict) and all(
             isinstance(tried, list) and all(isinstance(one, list) for one in tried)
-            for tried in self.candidates.values()
+            for tried in self._lists()
         )
         if not lists:
             raise ValueError(
                 "search.candidates should be lists of lists of overrides by variant, such as "
-                f"{{'off': [[optimiser.rate=0.1]]}}; got {self.candidates!r}"
+                f"{{'off': [[optimiser.rate=0.1]]}}, or by variant and method; got "
+                f"{self.candidates!r}"
             )
         if not self.candidates.get("off"):
             raise ValueError("a search needs candidates of off, if only one that changes nothing")
-        sizes = {name: len(tried) for name, tried in self.candidates.items() if name != "off"}
-        if len(set(sizes.values())) > 1:
-            raise ValueError(f"a fair search tries equally many settings of each variant: {sizes}")
+
+    def _lists(self) -> Iterator[object]:
+        for tried in self.candidates.values():
+            yield from tried.values() if isinstance(tried, dict) else [tried]
+
+    def of(self, variant: str, method: str) -> Candidates:
+        """What is tried for a variant of a method that is searched; nothing if it is not named."""
+        tried = self.candidates.get(variant, [])
+        if not isinstance(tried, dict):
+            return tried
+        if method not in tried:
+            raise ValueError(
+                f"search.candidates of {variant} has lists for {', '.join(tried)}, but none for "
+                f"{method}"
+            )
+        return tried[method]
+
+    def check_fair(self, methods: Iterable[str]) -> None:
+        """Raise unless, for each of these methods, all variants but "off" get equally many."""
+        for method in self.sources(methods):
+            sizes = {v: len(self.of(v, method)) for v in self.candidates if v != "off"}
+            if len(set(sizes.values())) > 1:
+                raise ValueError(
+                    f"a fair search tries equally many settings of each variant; {method}: {sizes}"
+                )
 
     def source(self, method: str) -> str:
         """The method that is searched for this one."""

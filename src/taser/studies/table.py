@@ -57,7 +57,10 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
 
 
 def _check_form(queue: Path, job: dict[str, Any], ours: RegulariserConfig) -> None:
-    """Raise if an earlier run of the same row had another penalty: a recipe may have changed."""
+    """Raise if an earlier run of the same row had another penalty: a recipe may have changed.
+
+    What a search tries out is to differ, of course.
+    """
     kind = [job.get(key) for key in ("method", "variant", "finetuned")]
     for path in sorted(queue.glob("*/job.json")):
         kept = path.parent / "run" / "config.yaml"
@@ -67,7 +70,9 @@ def _check_form(queue: Path, job: dict[str, Any], ours: RegulariserConfig) -> No
         if not (path.parent / "result.json").exists() or not kept.exists():
             continue
         theirs = read_recipe(kept).regulariser
-        for name in FORM if ours.name == theirs.name == "taser" else ():
+        tried = {o.partition("=")[0] for each in (job, other) for o in each.get("candidate", [])}
+        alike = [name for name in FORM if f"regulariser.{name}" not in tried]
+        for name in alike if ours.name == theirs.name == "taser" else ():
             if getattr(ours, name) != getattr(theirs, name):
                 raise ValueError(
                     f"{path.parent.name} had regulariser.{name}={getattr(theirs, name)}, and this "

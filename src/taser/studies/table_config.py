@@ -86,6 +86,8 @@ class TableConfig:
             if unknown := [v for v in variants if v not in self.variants]:
                 known = ", ".join(self.variants)
                 raise ValueError(f"{key} names {unknown[0]!r}, which is no variant: {known}")
+        if self.search is not None:
+            self.search.check_fair(self.methods)
 
     def _check_evaluation(self) -> None:
         """What every run would otherwise fail by after its training."""
@@ -99,10 +101,10 @@ class TableConfig:
 
     def check_runs(self) -> None:
         """Read the recipe of every run with its overrides, so that a mistake is told at once."""
-        for job in self.jobs().values():
+        jobs = self.jobs().values()
+        for job in jobs:
             read_recipe(job["recipe"], [*job["overrides"], *job.get("candidate", [])])
-        tried = self.search.candidates.values() if self.search else ()
-        searched = _keys(chain.from_iterable(chain.from_iterable(tried)))
+        searched = _keys(chain.from_iterable(job.get("candidate", []) for job in jobs))
         tuned = chain.from_iterable(by_method.values() for by_method in self.tuned.values())
         if both := searched & _keys([*(self.finetune or []), *chain.from_iterable(tuned)]):
             raise ValueError(
@@ -135,8 +137,8 @@ class TableConfig:
 
     def _searches(self, search: Search, method: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """The short runs for one method; those of a variant begin when "off" has its settings."""
-        for variant, candidates in search.candidates.items():
-            for number, candidate in enumerate(candidates):
+        for variant in search.candidates:
+            for number, candidate in enumerate(search.of(variant, method)):
                 yield (
                     f"{job_name(method, variant, 0, '1-search')}-{number}",
                     {
@@ -154,7 +156,7 @@ class TableConfig:
         cost = self.search.clean_cost.get(source)
         found = []
         for name in dict.fromkeys(("off", variant)):
-            tried = range(len(self.search.candidates.get(name, [])))
+            tried = range(len(self.search.of(name, source)))
             if tried:
                 found.append({
                     "among": [f"{job_name(source, name, 0, '1-search')}-{i}" for i in tried],
