@@ -43,6 +43,7 @@ def run(variant: str, right: int, *, seed: int = 0, n: int = 100, method: str = 
     return RunResult({
         "method": method, "variant": variant, "seed": seed, "finetuned": False,
         "seconds_per_example": seconds, "chosen": [], "closer": {},
+        "clean": 1.0, "robust": right / n,
         "records": [json.loads(record.to_json())],
     })  # fmt: skip
 
@@ -397,6 +398,11 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
         ({"variants": {"off": [], "taser": "regulariser.name=taser"}}, "taser should be a list"),
         ({"variants": {False: []}}, 'in YAML in quotes, "off"'),
         ({"search": {"candidates": [1]}}, "lists of lists of overrides"),
+        ({"search": {"candidates": {"off": [[1]]}}}, "lists of lists of overrides"),
+        (
+            {"methods": ["pgd"], "search": {"candidates": {"off": {"pgd": []}}}},
+            "candidates of off, and for pgd it has none",
+        ),
     ],
 )
 def test_typing_errors_further_in_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -12,6 +12,7 @@ CAPTION = (
     "networks been trained once more and other examples drawn (Student's t over seeds and "
     "examples), in bold where it excludes zero; all other intervals take the networks as they are."
 )
+OTHER_SEEDS = " Other seeds: the interval had the networks been trained once more as well."
 
 
 def seed_table(rows: Sequence[Row], *, finetuned: bool = False) -> Table | None:

@@ -14,8 +14,8 @@ class Search:
 
     candidates
         By variant, a list of lists of overrides, one short run each, or such a list by method.
-        What "off" finds, such as its learning rate, all variants take over. The other variants get
-        equally many.
+        What "off" finds, such as its learning rate, all variants take over. The others that are
+        named get equally many.
     overrides
         What makes the runs short.
     shared
@@ -32,7 +32,7 @@ class Search:
 
     def __post_init__(self) -> None:
         lists = isinstance(self.candidates, dict) and all(
-            isinstance(tried, list) and all(isinstance(one, list) for one in tried)
+            isinstance(tried, list) and all(_overrides(one) for one in tried)
             for tried in self._lists()
         )
         if not lists:
@@ -63,6 +63,8 @@ class Search:
     def check_fair(self, methods: Iterable[str]) -> None:
         """Raise unless, for each of these methods, all variants but "off" get equally many."""
         for method in self.sources(methods):
+            if not self.of("off", method):
+                raise ValueError(f"a search needs candidates of off, and for {method} it has none")
             sizes = {v: len(self.of(v, method)) for v in self.candidates if v != "off"}
             if len(set(sizes.values())) > 1:
                 raise ValueError(
@@ -76,6 +78,10 @@ class Search:
     def sources(self, methods: Iterable[str]) -> list[str]:
         """The methods that are searched, for these."""
         return list(dict.fromkeys(self.source(method) for method in methods))
+
+
+def _overrides(candidate: object) -> bool:
+    return isinstance(candidate, list) and all(isinstance(one, str) for one in candidate)
 
 
 Found = Mapping[str, Any]

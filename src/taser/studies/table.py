@@ -169,6 +169,7 @@ class RunResult:
     """One run's figures and its verdict on each example.
 
     evaluations: the records, that on the most examples first; the others are on some of these.
+    validation: "clean" and "robust" accuracy of the same weights on the validation split.
     closer: accuracy over ε, residuals and an audit, as :mod:`taser.studies.closer` makes them, and
     :mod:`taser.studies.corrupted`.
     """
@@ -180,6 +181,7 @@ class RunResult:
         self.finetuned: bool = entry["finetuned"]
         self.chosen: list[str] = entry["chosen"]
         self.seconds_per_example: float = entry["seconds_per_example"]
+        self.validation: dict[str, float] = {name: entry[name] for name in ("clean", "robust")}
         self.closer: dict[str, Any] = entry["closer"]
         self.evaluations = [Evaluation.from_json(json.dumps(each)) for each in entry["records"]]
 
