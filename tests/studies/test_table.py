@@ -379,6 +379,13 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
     assert "Where sensitivity points" not in page.read_text()
     assert "Runs for the search" in (tmp_path / "table.md").read_text()
     assert lines == ["No run with TASER is finished yet."]
+    assert not (tmp_path / "frontier.png").exists()
+
+
+def test_a_report_of_several_lambda_has_its_picture_as_a_file(tmp_path: Path) -> None:
+    made = [run("off", 1), run("taser λ=0.1", 30), run("gradient λ=1", 20)]
+    method_study.write(Finished(searched(tmp_path / "runs"), made), tmp_path, title="Curves")
+    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

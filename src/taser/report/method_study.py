@@ -60,6 +60,8 @@ def write(
 ) -> tuple[Path, list[str]]:
     """report.html, table.md, table.tex and rows.json in `out`; the page, and its summary.
 
+    And frontier.png, for a study of several λ.
+
     extra: further sections; conclusion, closing: lines before and after the summary;
     paper: whether to set the paper's figures beside ours.
     """
@@ -68,14 +70,14 @@ def write(
     beside = [paper_table(found)] if paper else []
     against = control_tables(study)
     lines = [*conclusion, *summary(found), *control_summary(study), *closing]
-    frontier, logs = draw_frontier(found), _logs(study.queue)
+    frontier, logs = _frontier(found, out), _logs(study.queue)
     looked, searched = closer.sections(study), search_section(study.queue)
     gap = generalisation_table(study)
     gaps = [gap] if gap else []
     training: list[Block] = [Picture(png(training_figure(logs)), CURVES), *gaps] if logs else []
     sections: list[Section] = [
         ("Accuracy", ours),
-        *([("Robust against clean", [Picture(png(frontier), FRONTIER)])] if frontier else []),
+        *([("Robust against clean", frontier)] if frontier else []),
         *([("Against other penalties", against)] if against else []),
         *([("Training", training)] if training else []),
         *extra, *looked, *searched,
@@ -94,6 +96,16 @@ def write(
     entries = [asdict(row) for row in found]
     write_atomically(out / "rows.json", json.dumps(entries, indent=1) + "\n")
     return page.write(out / "report.html"), lines
+
+
+def _frontier(found: Sequence[Row], out: Path) -> list[Picture]:
+    """The curves over λ, kept as a file of their own, too; nothing without."""
+    figure = draw_frontier(found)
+    if figure is None:
+        return []
+    image = png(figure)
+    write_atomically(out / "frontier.png", image)
+    return [Picture(image, FRONTIER)]
 
 
 def _logs(queue: Queue) -> dict[str, dict[str, list[dict[str, Any]]]]:
