@@ -15,7 +15,7 @@ from taser.studies.table import RunResult
 def run(method: str, seed: int, *, finetuned: bool = False) -> RunResult:
     return RunResult({
         "method": method, "variant": "off", "seed": seed, "finetuned": finetuned, "chosen": [],
-        "seconds_per_example": 0.0, "closer": {}, "records": [],
+        "seconds_per_example": 0.0, "closer": {}, "records": [], "clean": 1.0, "robust": 0.5,
     })  # fmt: skip
 
 
