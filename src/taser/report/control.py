@@ -1,4 +1,4 @@
-"""TASER against other penalties as set, and the isotropic one over λ at equal clean accuracy."""
+"""TASER against other penalties as set, and the isotropic one over λ for the same loss."""
 
 from taser.studies.table_rows import Row
 

@@ -9,7 +9,7 @@ from taser.studies.table import RunResult
 from taser.studies.table_rows import Row
 
 from .finished import Finished
-from .frontier import MARK, families, judged, under
+from .frontier import MARK, judged, under
 from .method_table import MEASURES, emphasised, percent, title_of
 from .seed_table import OTHER_SEEDS, retrained
 from .table import Table
@@ -68,42 +68,43 @@ def equal_clean_summary(study: Finished) -> list[str]:
 def _pairs(study: Finished) -> Iterator[tuple[str, Row, Row]]:
     """The allowances in points, TASER's row with its gain over the isotropic one's, and that."""
     for method in dict.fromkeys(run.method for run in study.runs):
-        comparable = _comparable(study, method)
-        rows = comparable.rows() if comparable.runs else []
-        curves = families(rows)
-        off = next((row for row in rows if row.variant == "off"), None)
-        ours, theirs = (curves.get(name, []) for name in ("taser", "gradient"))
-        if off is None or not ours or len(ours) != len(theirs):  # the luck of more draws
+        runs = _comparable(study.runs, method)
+        ours, theirs = (sorted({run.variant for run in runs if run.variant.startswith(name + MARK)})
+                        for name in ("taser", "gradient"))  # fmt: skip
+        if not ours or len(ours) != len(theirs):  # the luck of more draws
             continue
         picked: dict[tuple[str, str], list[float]] = {}
         for allowed in ALLOWED:
-            one, other = (_taken([off, *curve], comparable.runs, allowed)
-                          for curve in (ours, theirs))  # fmt: skip
-            if "off" not in (one, other):  # or one of them has nothing to offer
-                picked.setdefault((one, other), []).append(100 * allowed)
-        for (one, other), levels in picked.items():
-            by_name = {row.variant: row for row in comparable.rows(baseline=other)}
+            pair = _taken(ours, runs, allowed), _taken(theirs, runs, allowed)
+            if "off" not in pair:  # or one of them has nothing to offer
+                picked.setdefault(pair, []).append(100 * allowed)
+        for pair, levels in picked.items():
+            both = Finished(study.queue, [run for run in runs if run.variant in pair])
+            one, other = (
+                next(row for row in both.rows(baseline=pair[1]) if row.variant == variant)
+                for variant in pair
+            )
             ends = sorted({levels[0], levels[-1]})
-            yield " to ".join(f"{end:g}" for end in ends), by_name[one], by_name[other]
+            yield " to ".join(f"{end:g}" for end in ends), one, other
 
 
-def _taken(curve: Sequence[Row], runs: Sequence[RunResult], allowed: float) -> str:
-    """The variant that the validation split takes, its figures being means over seeds."""
+def _taken(variants: Sequence[str], runs: Sequence[RunResult], allowed: float) -> str:
+    """What the validation split takes of these and "off", its figures being means over seeds."""
     found: list[dict[str, Any]] = []
-    for row in curve:
-        own = [run.validation for run in runs if run.variant == row.variant]
+    for variant in ("off", *variants):
+        own = [run.validation for run in runs if run.variant == variant]
         means = {name: fmean(figures[name] for figures in own) for name in ("clean", "robust")}
-        found.append({"variant": row.variant, **means})
+        found.append({"variant": variant, **means})
     return best(found, floor=found[0]["clean"] - allowed - 1e-9)["variant"]
 
 
-def _comparable(study: Finished, method: str) -> Finished:
+def _comparable(runs: Sequence[RunResult], method: str) -> list[RunResult]:
     """A method's runs from scratch over λ, of the seeds that are finished for all of them."""
-    own = [run for run in study.runs if run.method == method and not run.finetuned]
-    runs = [run for run in own if run.variant == "off" or MARK in run.variant]
-    seeds = [{run.seed for run in runs if run.variant == v} for v in {run.variant for run in runs}]
-    shared = set.intersection(*seeds) if seeds else set()
-    return Finished(study.queue, [run for run in runs if run.seed in shared])
+    own = [run for run in runs if run.method == method and not run.finetuned]
+    over = [run for run in own if run.variant == "off" or MARK in run.variant]
+    seeds = [{r.seed for r in over if r.variant == v} for v in {"off", *(r.variant for r in over)}]
+    shared = set.intersection(*seeds)
+    return [run for run in over if run.seed in shared]
 
 
 def _lambda(row: Row) -> str:
