@@ -9,7 +9,7 @@ import pytest
 from taser.report.finished import Finished
 from taser.report.generalisation import generalisation_table
 from taser.studies.queue import Queue
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 
 
 def run(method: str, seed: int, *, finetuned: bool = False) -> RunResult:

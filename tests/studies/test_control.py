@@ -7,7 +7,7 @@ from test_table import run
 from taser.report.control import control_summary, control_tables
 from taser.report.finished import Finished
 from taser.studies.queue import Queue
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 
 
 def study(folder: Path, runs: list[RunResult]) -> Finished:

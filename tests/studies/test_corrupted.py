@@ -12,7 +12,7 @@ from taser.evaluation.shift import shift
 from taser.report.closer_tables import corrupted_table
 from taser.report.frontier import draw_frontier
 from taser.studies.corrupted import stood, verdicts
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 from taser.studies.table_rows import rows
 
 

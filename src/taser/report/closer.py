@@ -11,7 +11,7 @@ from torch import Tensor
 from taser.scores import pretrained
 from taser.scores.pretrained import SHIPPED
 from taser.studies.ablation import DEFAULT
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 from taser.studies.table_config import job_name
 from taser.training import read_recipe
 from taser.training.assemble import build_data

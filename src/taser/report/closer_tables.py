@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 from taser.studies.table_rows import Row, in_order
 
 from .method_table import emphasised, percent, title_of, variant_of

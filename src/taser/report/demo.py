@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 from taser.studies.table_rows import Row
 
 from .method_table import percent

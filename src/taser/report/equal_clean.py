@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from taser.studies.results import RunResult
 from taser.studies.search import best
-from taser.studies.table import RunResult
 from taser.studies.table_rows import Row
 
 from .finished import Finished

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from taser.studies.queue import Queue
-from taser.studies.table import RunResult, results
+from taser.studies.results import RunResult, results
 from taser.studies.table_rows import Row, rows
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 from taser.studies.table_config import job_name
 from taser.training.log import read_log
 

@@ -24,7 +24,7 @@ def search_section(queue: Queue) -> list[tuple[str, Sequence[Block]]]:
     taken = {
         (job["method"], job["variant"]): result["chosen"]
         for name, job in jobs.items()
-        if "candidate" not in job and (result := queue.result(name)) is not None
+        if (result := queue.result(name)) is not None and "chosen" in result
     }
     cells = []
     for name, job in tried.items():

@@ -9,7 +9,7 @@ from typing import Any
 import taser
 from taser.files import write_atomically
 from taser.studies.queue import Queue
-from taser.studies.table import RunResult
+from taser.studies.results import RunResult
 from taser.studies.table_rows import Row
 from taser.training.log import read_log
 
@@ -26,6 +26,7 @@ from .page import Block, Page, Picture, png
 from .seed_table import seed_table
 from .table import Table
 from .training_curves import training_figure
+from .unseen import unseen_summary, unseen_tables
 
 FRONTIER = (
     "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
@@ -68,8 +69,10 @@ def write(
     found = study.rows()
     ours = tables(found)
     beside = [paper_table(found)] if paper else []
-    against = control_tables(study)
-    lines = [*conclusion, *summary(found), *control_summary(study), *closing]
+    against, strange = control_tables(study), unseen_tables(study)
+    lines = [
+        *conclusion, *summary(found), *control_summary(study), *unseen_summary(study), *closing
+    ]  # fmt: skip
     frontier, logs = _frontier(found, out), _logs(study.queue)
     looked, searched = closer.sections(study), search_section(study.queue)
     gap = generalisation_table(study)
@@ -79,6 +82,7 @@ def write(
         ("Accuracy", ours),
         *([("Robust against clean", frontier)] if frontier else []),
         *([("Against other penalties", against)] if against else []),
+        *([("Attacks that training did not know", strange)] if strange else []),
         *([("Training", training)] if training else []),
         *extra, *looked, *searched,
         *([("Beside the paper", beside)] if paper else []),
@@ -89,7 +93,7 @@ def write(
     further = [
         b for _, blocks in (*extra, *looked, *searched) for b in blocks if isinstance(b, Table)
     ]
-    every = [*ours, *against, *gaps, *further, *beside]
+    every = [*ours, *against, *strange, *gaps, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
     write_atomically(out / "table.tex", "\n".join(latex(table) for table in every))
@@ -135,7 +139,7 @@ def _findings(runs: Sequence[RunResult]) -> list[str]:
 def _configuration(study: Finished) -> list[Block]:
     """What the runs were asked, in short, and by which versions they were judged."""
     jobs = map(study.queue.job, study.queue.names())
-    job = next(job for job in jobs if "evaluation" in job)
+    job = next(job for job in jobs if "evaluation" in job and "recipe" in job)
     records = study.runs[0].evaluations
     attacks = ", ".join(f"{name} on {e.n} examples" for e in records for name in e.attacks)
     versions = records[0].provenance.versions

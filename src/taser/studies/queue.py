@@ -63,6 +63,15 @@ class Queue:
         path = self.folder / name / "result.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def needed(self, name: str) -> dict[str, Any]:
+        """What came of a job that another needs, which has to wait for it or cannot be done."""
+        result = self.result(name)
+        if result is None:
+            if self.failed(name):
+                raise RuntimeError(f"{name}, which it needs, failed")
+            raise NotYet(f"{name} has to be finished first")
+        return result
+
     def finished(self, name: str) -> bool:
         """Whether a job is done."""
         return (self.folder / name / "result.json").exists()

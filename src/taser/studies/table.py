@@ -5,21 +5,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from taser.attacks import Threat
-from taser.data import Dataset, Split
+from taser.data import Dataset
 from taser.device import accelerator
-from taser.evaluation import Evaluation, evaluate
 from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
 from taser.training.assemble import build_data, build_score
 from taser.training.config import RegulariserConfig
 
 from .closer import audited, look_closer, plain_network
-from .corrupted import stood, verdicts
-from .queue import NotYet, Progress, Queue
+from .corrupted import stood
+from .judged import judged
+from .queue import Progress, Queue
 from .search import best
 from .table_config import ASK_HALF, HALF_TRAINED
 
@@ -28,7 +27,9 @@ FORM = ("at", "operator", "unit", "center", "timestep", "sigma")
 
 
 def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
-    """Train one run and judge it; both go on where they stopped."""
+    """Train one run and judge it, or judge another's network; all goes on where it stopped."""
+    if "judged" in job:
+        return _judge_again(folder, job, progress)
     settings = chosen(Queue(folder.parent), job["choices"])
     overrides = [*job["overrides"], *settings, *job.get("candidate", [])]
     if "start" in job:
@@ -50,7 +51,7 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     if "candidate" in job:
         return {**found, "candidate": job["candidate"]}
     model = load_trained(folder / "run").to(accelerator())
-    records = _judged(model, folder, dataset.test, job["evaluation"], progress)
+    records = judged(model, folder, dataset.test, job["evaluation"], progress)
     closer = _closer(model, folder, job, config, dataset, progress)
     return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records,
             "closer": closer}  # fmt: skip
@@ -89,7 +90,7 @@ def chosen(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:
         failed = queue.failures().keys() & set(choice["among"])  # a rate at which it diverged
         if len(failed) == len(choice["among"]):
             raise RuntimeError(f"all of its searches failed: {', '.join(sorted(failed))}")
-        tried = [_finished(queue, name) for name in choice["among"] if name not in failed]
+        tried = [queue.needed(name) for name in choice["among"] if name not in failed]
         allowed = floor - choice["clean_cost"] if choice["clean_cost"] is not None else 0.0
         winner = best(tried, floor=allowed, measure=choice["measure"])
         overrides += winner["candidate"]
@@ -97,39 +98,23 @@ def chosen(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:
     return overrides
 
 
-def _finished(queue: Queue, name: str) -> dict[str, Any]:
-    """Another job's result; if there is none yet, this one has to wait, or cannot be done."""
-    result = queue.result(name)
-    if result is None:
-        if name in queue.failures():
-            raise RuntimeError(f"{name}, which it needs, failed")
-        raise NotYet(f"{name} has to be finished first")
-    return result
-
-
 def _start(home: Path) -> Path:
     """The best weights of the run that this one goes on from."""
     if not (home / "run" / "result.json").exists():
-        _finished(Queue(home.parent), home.name)
+        Queue(home.parent).needed(home.name)
     return home / "run" / "best.safetensors"
 
 
-def _judged(
-    model: nn.Module, folder: Path, test: Split, judged: dict[str, Any], progress: Progress | None
-) -> list[dict[str, Any]]:
-    """One record for all attacks on the same number of examples."""
-    sizes = dict.fromkeys(judged["attacks"].values())
-    return [
-        json.loads(
-            evaluate(
-                model, test.x, test.y,
-                threat=Threat(judged["norm"], judged["epsilon"], *test.box),
-                attacks=[name for name, size in judged["attacks"].items() if size == n], n=n,
-                out=folder / f"evaluation-{n}", progress=progress,
-            ).to_json()
-        )
-        for n in sorted(sizes, reverse=True)
-    ]  # fmt: skip
+def _judge_again(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str, Any]:
+    """The best weights of a finished run under a threat that its training did not know."""
+    Queue(folder.parent).needed(job["judged"])
+    home = folder.parent / job["judged"] / "run"
+    if not (home / "best.safetensors").exists():
+        raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
+    test = build_data(read_recipe(home / "config.yaml").data).test
+    model = load_trained(home).to(accelerator())
+    records = judged(model, folder, test, job["evaluation"], progress)
+    return {"judged": job["judged"], "records": records}
 
 
 def _closer(
@@ -137,10 +122,10 @@ def _closer(
     progress: Progress | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What the report shows of the run beside its accuracies."""
-    test, judged = dataset.test, job["evaluation"]
-    threat = Threat(judged["norm"], judged["epsilon"], *test.box)
+    test, asked = dataset.test, job["evaluation"]
+    threat = Threat(asked["norm"], asked["epsilon"], *test.box)
     found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
-    corrupted = stood(model, test, judged["n"], progress)
+    corrupted = stood(model, test, asked["n"], progress)
     if corrupted is not None:
         found["corrupted"] = corrupted
     if job["audited"]:
@@ -157,60 +142,3 @@ def _reference_score(config: Config, dataset: Dataset) -> DenoisingScore | None:
             if isinstance(score, DenoisingScore):
                 return score
     return None
-
-
-def results(queue: Queue) -> list["RunResult"]:
-    """Every finished run of a queue, without those of a search."""
-    found = [queue.result(name) for name in queue.names()]
-    return [RunResult(entry) for entry in found if entry is not None and "records" in entry]
-
-
-class RunResult:
-    """One run's figures and its verdict on each example.
-
-    evaluations: the records, that on the most examples first; the others are on some of these.
-    validation: "clean" and "robust" accuracy of the same weights on the validation split.
-    closer: accuracy over ε, residuals and an audit, as :mod:`taser.studies.closer` makes them, and
-    :mod:`taser.studies.corrupted`.
-    """
-
-    def __init__(self, entry: dict[str, Any]) -> None:
-        self.method: str = entry["method"]
-        self.variant: str = entry["variant"]
-        self.seed: int = entry["seed"]
-        self.finetuned: bool = entry["finetuned"]
-        self.chosen: list[str] = entry["chosen"]
-        self.seconds_per_example: float = entry["seconds_per_example"]
-        self.validation: dict[str, float] = {name: entry[name] for name in ("clean", "robust")}
-        self.closer: dict[str, Any] = entry["closer"]
-        self.evaluations = [Evaluation.from_json(json.dumps(each)) for each in entry["records"]]
-
-    @property
-    def attacks(self) -> list[str]:
-        """Their names."""
-        return [name for each in self.evaluations for name in each.attacks]
-
-    def correct(self, measure: str) -> Tensor:
-        """(n,) bool: right when clean, under one attack, or in the worst case over all.
-
-        "corrupted" is asked k times of each example: (k, n).
-        """
-        if measure == "corrupted":
-            return verdicts(self.closer["corrupted"])
-        first = self.evaluations[0]
-        if measure == "clean":
-            return first.clean
-        if measure == "worst":
-            standing = first.standing.clone()
-            for fewer in self.evaluations[1:]:
-                standing[torch.isin(first.index, fewer.index)] &= fewer.standing
-            return standing
-        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].standing
-
-    @property
-    def average(self) -> float | None:
-        """(AutoAttack + SPSA)/2, the paper's headline, if both were run."""
-        if not {"autoattack", "spsa"} <= set(self.attacks):
-            return None
-        both = [self.correct(name).float().mean() for name in ("autoattack", "spsa")]
-        return float(sum(both) / 2)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from taser.attacks import Threat, fraction
+from taser.attacks.threat import shown
 from taser.evaluation.named_attacks import NAMES
 from taser.nearest import hint
 from taser.training import read_recipe
@@ -21,6 +22,7 @@ METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
 ASK_HALF = "regulariser.score=half-trained"
 """In an ablation's YAML: the denoiser in the study's folder, half-trained.safetensors."""
 HALF_TRAINED = "half-trained.safetensors"
+THREAT = {"norm", "epsilon"}  # the keys of a threat
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class TableConfig:
     n, epsilon, norm, attacks
         Of the evaluation, on the same n test examples for all. {"spsa": 100} as `fewer` tries an
         attack on fewer of them, where it is too slow for all.
+    unseen
+        Threats that training did not know, such as [{"norm": "l2", "epsilon": 0.6}]: every run is
+        judged under them as well, by the attacks that are tried on all n. They may be added to a
+        study whose runs are finished, while the weights are there.
     audited
         How many test examples the runs of the variant "taser" are audited on, or twice as many
         and so on while too few are right; none by default.
@@ -63,6 +69,7 @@ class TableConfig:
     norm: str = "linf"
     attacks: tuple[str, ...] = ("autoattack", "spsa")
     fewer: dict[str, int] = field(default_factory=dict)
+    unseen: list[dict[str, Any]] = field(default_factory=list)
     audited: int = 0
 
     def __post_init__(self) -> None:
@@ -98,10 +105,18 @@ class TableConfig:
         for name, count in {"n": self.n, **self.fewer}.items():
             if count < 1:
                 raise ValueError(f"{name} should be at least 1 example; got {count}")
+        for threat in _listed("unseen", self.unseen):
+            if not isinstance(threat, dict) or "epsilon" not in threat or set(threat) - THREAT:
+                raise ValueError(
+                    f"unseen needs threats such as {{norm: l2, epsilon: 0.6}}; got {threat}"
+                )
+            Threat(**threat)
+        if self.unseen and not set(self.attacks) - set(self.fewer):
+            raise ValueError("unseen needs an attack that is tried on all n examples")
 
     def check_runs(self) -> None:
         """Read the recipe of every run with its overrides, so that a mistake is told at once."""
-        jobs = self.jobs().values()
+        jobs = [job for job in self.jobs().values() if "recipe" in job]
         for job in jobs:
             read_recipe(job["recipe"], [*job["overrides"], *job.get("candidate", [])])
         searched = _keys(chain.from_iterable(job.get("candidate", []) for job in jobs))
@@ -128,12 +143,26 @@ class TableConfig:
             for method in self.methods:
                 for variant in self.variants:
                     if self.scratch is None or variant in self.scratch:
-                        yield job_name(method, variant, seed), self._run(method, variant, seed)
+                        run = self._run(method, variant, seed)
+                        yield from self._judged_too(job_name(method, variant, seed), run)
                 if self.finetune is not None:
                     start = {"start": job_name(method, "off", seed)}
                     for variant in self.variants:
-                        run = self._run(method, variant, seed, self.finetune)
-                        yield job_name(method, variant, seed, "3-tune"), {**run, **start}
+                        run = {**self._run(method, variant, seed, self.finetune), **start}
+                        name = job_name(method, variant, seed, "3-tune")
+                        yield from self._judged_too(name, run)
+
+    def _judged_too(self, name: str, run: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A run, and then its network under each threat that it was not trained for."""
+        yield name, run
+        attacks = {a: n for a, n in run["evaluation"]["attacks"].items() if a not in self.fewer}
+        for asked in self.unseen:
+            threat = Threat(**asked)
+            evaluation = {
+                "n": self.n, "epsilon": threat.epsilon, "norm": threat.norm, "attacks": attacks
+            }  # fmt: skip
+            short = f"{threat.norm}-{shown(threat.epsilon).replace('/', '_')}"
+            yield f"{name}-{short}", {"judged": name, "evaluation": evaluation}
 
     def _searches(self, search: Search, method: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """The short runs for one method; those of a variant begin when "off" has its settings."""

@@ -13,7 +13,7 @@ from taser.evaluation.statistics import (
     retrained_interval,
 )
 
-from .table import RunResult
+from .results import RunResult
 
 
 @dataclass(frozen=True)
