@@ -60,7 +60,7 @@ def test_the_report_shows_them_and_records_keep_them(judged: Path, tmp_path: Pat
     keep(Queue(judged / "runs"), tmp_path / "runs")
     page, _ = method_study.write(Finished.of(Queue(tmp_path / "runs")), tmp_path, title="Kept")
     assert "Attacks that training did not know" in page.read_text()
-    assert "under ℓ∞ ε=0.3, which is not what they were trained for" in page.read_text()
+    assert "under ℓ∞ ε=0.3, for which the methods alone were not trained" in page.read_text()
     assert "ℓ2 ε=8/255" in (tmp_path / "table.md").read_text()
 
 

@@ -11,8 +11,8 @@ from .seed_table import OTHER_SEEDS, retrained
 from .table import Table
 
 CAPTION = (
-    "The same networks under {threat}, which is not what they were trained for: accuracy in per "
-    "cent, n = {n}. Δ against the method alone, and against the isotropic penalty where there is "
+    "The same networks under {threat}, for which the methods alone were not trained: accuracy in "
+    "per cent, n = {n}. Δ against the method alone, and against the isotropic penalty where there is "
     "one, with paired 95 % intervals over the examples, in bold where they exclude zero."
 )
 
@@ -62,8 +62,8 @@ def _sentence(threat: str, runs: Sequence[RunResult]) -> list[str]:
     )
     helped = sum(row.supported(measure) for row in found)
     return [
-        f"Under {threat}, for which no run was trained, TASER's gain is supported for {helped} of "
-        f"{len(found)} comparisons: {gains}."
+        f"Under {threat}, for which the methods alone were not trained, TASER's gain is supported "
+        f"for {helped} of {len(found)} comparisons: {gains}."
     ]
 
 
