@@ -12,8 +12,8 @@ from .table import Table
 
 CAPTION = (
     "The same networks under {threat}, for which the methods alone were not trained: accuracy in "
-    "per cent, n = {n}. Δ against the method alone, and against the isotropic penalty where there is "
-    "one, with paired 95 % intervals over the examples, in bold where they exclude zero."
+    "per cent, n = {n}. Δ against the method alone, and against the isotropic penalty where there "
+    "is one, with paired 95 % intervals over the examples, in bold where they exclude zero."
 )
 
 
