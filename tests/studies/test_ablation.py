@@ -13,7 +13,8 @@ from taser.studies.ablation import DEFAULT, fit_half_trained
 from taser.studies.keep import keep
 from taser.studies.queue import Queue
 from taser.studies.table import do
-from taser.studies.table_config import TableConfig, job_name, read_table_config
+from taser.studies.table_config import TableConfig, job_name
+from taser.studies.table_recipe import read_table_config
 from taser.studies.table_rows import rows
 from taser.training import read_recipe
 

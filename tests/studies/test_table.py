@@ -27,7 +27,8 @@ from taser.studies.queue import NotYet, Queue
 from taser.studies.results import RunResult
 from taser.studies.search import Search
 from taser.studies.table import do
-from taser.studies.table_config import TableConfig, job_name, read_table_config
+from taser.studies.table_config import TableConfig, job_name
+from taser.studies.table_recipe import read_table_config
 from taser.studies.table_rows import rows
 from taser.training import read_recipe, to_yaml
 

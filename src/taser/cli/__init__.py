@@ -57,7 +57,7 @@ def demo(
     from taser.report import demo as words
     from taser.report import method_study as report
     from taser.report.finished import Finished
-    from taser.studies.table_config import read_table_config
+    from taser.studies.table_recipe import read_table_config
 
     queue = study.run_queue(read_table_config("studies/demo"), out, jobs, threads=1)
     found = Finished.of(queue)

@@ -79,7 +79,7 @@ def table(
     On a cluster start `taser study work OUT` in as many places as you like: each takes the next
     run that nobody has. The report can be made at any time by `taser report OUT`.
     """
-    from taser.studies.table_config import read_table_config
+    from taser.studies.table_recipe import read_table_config
 
     show(*report_on(run_queue(read_table_config(recipe), out, jobs, threads), out))
 
@@ -97,7 +97,7 @@ def ablation(
     Example: taser study ablation --jobs 2 --out out/ablation
     """
     from taser.studies.ablation import fit_half_trained
-    from taser.studies.table_config import read_table_config
+    from taser.studies.table_recipe import read_table_config
 
     config = read_table_config(recipe)
     with progress_bar() as progress:

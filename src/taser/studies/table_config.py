@@ -4,17 +4,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from taser.attacks import Threat, fraction
 from taser.attacks.threat import shown
 from taser.evaluation.named_attacks import NAMES
 from taser.nearest import hint
 from taser.training import read_recipe
-from taser.training.recipes import find_recipe
 
 from .search import Search
 
@@ -233,20 +229,6 @@ def _listed(name: str, given: object) -> Iterable[Any]:
     if not isinstance(given, list | tuple):
         raise ValueError(f"{name} should be a list, such as [{given}]; got {given!r}")
     return given
-
-
-def read_table_config(name: Path | str) -> TableConfig:
-    """A table's YAML, such as the shipped studies/digits; unknown keys are refused."""
-    try:
-        content = yaml.safe_load(find_recipe(name).read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {error}") from None
-    if isinstance(content, dict) and ("loop" in content or "extends" in content):
-        raise ValueError(f"{name} is the recipe of a run: `taser train --recipe {name}`")
-    check_keys(str(name), content, TableConfig)
-    table = TableConfig(**content)
-    table.check_runs()
-    return table
 
 
 def check_keys(where: str, content: Any, kind: type) -> None:
