@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 import cases
 import taser
-from taser.attacks.threat import Norm
+from taser.attacks.threat import Norm, Threat
 from taser.objectives import Taser
 from taser.objectives.taser import At, steepest
 from taser.probes import Margin, Probed
 from taser.scores import DenoisingScore
 from taser.stein.terms import Operator
+from taser.training import read_recipe
+from taser.training.assemble import build_data, build_regulariser, unit_of
 
 SIGMA = 0.3
 
@@ -274,3 +276,35 @@ def test_wrong_options() -> None:
         Taser(flat, gaussian, "steepest")
     with pytest.raises(ValueError, match=r"norm should be one of .*got 'l1'"):
         Taser(flat, Counting(), "steepest", norm="l1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
+def test_against_a_threat_a_residual_is_how_far_f_moves_in_the_ball(norm: Norm, dual: int) -> None:
+    """J = I and f linear in the ball: R = (ε‖∇f‖)² in the dual norm, whatever σ."""
+    case = cases.case("mlp")
+    perfect = DenoisingScore(lambda _, __: case.x, SIGMA)
+    robust = Taser.against(Threat(norm, 0.2), perfect)
+    value = robust(case.model, case.x, case.y)
+    gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
+    moved = 0.2 * gradient.norm(p=dual, dim=1)
+    torch.testing.assert_close(value, moved.square().mean(), rtol=1e-6, atol=0)
+
+
+def test_against_is_what_recipes_have() -> None:
+    """The same penalty, in the same unit, as digits/standard with TASER."""
+    config = read_recipe("digits/standard", ["regulariser.name=taser"])
+    digits = build_data(config.data)
+    x, y = digits.train.x[:16], digits.train.y[:16]
+    model = taser.models.build("cnn", classes=10, shape=(1, 8, 8), width=4).eval()
+    generator = torch.Generator().manual_seed(0)
+    theirs = build_regulariser(config.regulariser, digits, generator)
+    assert theirs is not None
+    threat = Threat("linf", config.objective.epsilon)
+    unit = unit_of(config.regulariser, theirs, threat.reach((1, 8, 8)))
+    ours = Taser.against(threat, taser.scores.pretrained("digits").at(timestep=50))
+    torch.testing.assert_close(ours(model, x, y), unit * theirs(model, x, y))
+
+
+def test_against_needs_a_noise_level() -> None:
+    with pytest.raises(ValueError, match="a score at a noise level"):
+        Taser.against(Threat("linf", 0.1), taser.scores.Gaussian(torch.zeros(2)))  # type: ignore[arg-type]

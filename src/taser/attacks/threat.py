@@ -1,5 +1,7 @@
 """What an attacker may do: a ball around each example, and the box that inputs live in."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, get_args
@@ -74,6 +76,14 @@ class Threat:
             radius = rows_like(radius.pow(1 / x[0].numel()), x)
             change = self.epsilon * radius * way / lengths(way).clamp_min(1e-12)
         return self.into_box(x + change)
+
+    def reach(self, shape: Sequence[int]) -> float:
+        """How far the ball's edge is in a coordinate of inputs of this shape: a root mean square.
+
+        >>> Threat("linf", 0.1).reach((3, 2, 2)), Threat("l2", 2.0).reach((4,))
+        (0.1, 1.0)
+        """
+        return self.epsilon / (math.prod(shape) ** 0.5 if self.norm == "l2" else 1.0)
 
     def distance(self, moved: Tensor, x: Tensor) -> Tensor:
         """How far each example was moved, in this norm: (B,)."""

@@ -5,7 +5,8 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from taser.attacks.threat import Norm
+from taser.attacks.threat import Norm, Threat
+from taser.probes import Probe
 from taser.scores import Score
 from taser.shapes import rows_like
 from taser.stein import SharedPass, SteinPenalty
@@ -65,6 +66,8 @@ class Taser(nn.Module):
         center="none".
     norm
         For "steepest", of the attacks to be feared.
+
+    :meth:`against` makes the form that did best in our studies.
     """
 
     def __init__(
@@ -94,6 +97,46 @@ class Taser(nn.Module):
         self.score = score
         self.at: At = at
         self.norm: Norm = norm
+        self.ball: Threat | None = None
+
+    @classmethod
+    def against(
+        cls,
+        threat: Threat,
+        score: NoisedScore,
+        probe: Probe | None = None,
+        *,
+        fraction: float = 1.0,
+        seed: int = 0,
+    ) -> "Taser":
+        """TASER for attacks inside `threat`: first order, at "steepest", in units of the ball.
+
+        ε²σ²R, with R the mean square of σ⁻¹·(J sign ∇f)·∇f: the square of how far f moves inside
+        the ball by what of the steepest step leads off the data. λ from 0.1 to 1 is where to begin.
+
+        >>> import torch, taser
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
+        >>> score = taser.scores.pretrained("digits").at(timestep=50)
+        >>> robust = taser.objectives.Taser.against(taser.attacks.Threat("linf", 0.15), score)
+        >>> loss = torch.nn.functional.cross_entropy(model(x), y) + 0.3 * robust(model, x, y)
+
+        score
+            A denoiser at a noise level, such as `Denoiser.load(file).at(timestep=50)`.
+        probe, fraction, seed
+            Of the :class:`taser.SteinPenalty`.
+        """
+        if not hasattr(score, "sigma"):
+            raise ValueError(
+                "Taser.against needs a score at a noise level, such as "
+                f"Denoiser(…).at(timestep=50); got {type(score).__name__}"
+            )
+        penalty = SteinPenalty(
+            probe, operator="first_order", center="none", fraction=fraction, seed=seed
+        )
+        made = cls(penalty, score, "steepest", norm=threat.norm)
+        made.ball = threat
+        return made
 
     def extra_repr(self) -> str:
         return f"at={self.at!r}"
@@ -113,7 +156,10 @@ class Taser(nn.Module):
         shared: a pass of the loss at x, or with its statistics alone at adversarial points.
         """
         field = s if self.at == "clean" and s is not None else self._field(generator)
-        return self.penalty(model, x, y, field, shared=shared)
+        value = self.penalty(model, x, y, field, shared=shared)
+        if self.ball is None:
+            return value
+        return (self.ball.reach(x.shape[1:]) * self.score.sigma) ** 2 * value  # type: ignore[union-attr]
 
     def _field(self, generator: torch.Generator | None) -> Field | Directed:
         """x ↦ (the points for the model, the score), asked only for the examples that count."""

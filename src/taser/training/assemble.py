@@ -1,6 +1,5 @@
 """From a configuration to the things it names."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,11 +107,6 @@ def architecture(config: ModelConfig, dataset: Dataset) -> Architecture:
 def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
     """The ball that the attacks search; pixels stay in [0, 1], features are free."""
     return Threat(config.norm, config.epsilon, *dataset.train.box)
-
-
-def reach_of(threat: Threat, shape: tuple[int, ...]) -> float:
-    """The root mean square, over the coordinates of an input, of a step to the ball's edge."""
-    return threat.epsilon / (math.prod(shape) ** 0.5 if threat.norm == "l2" else 1.0)
 
 
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:

@@ -22,7 +22,6 @@ from .assemble import (
     build_objective,
     build_regulariser,
     build_threat,
-    reach_of,
     unit_of,
 )
 from .attacked import Attacked
@@ -130,7 +129,7 @@ def _learner(
     device: torch.device,
 ) -> Learner:
     objective = build_objective(config.objective, dataset)
-    reach = reach_of(build_threat(config.objective, dataset), dataset.input_shape)
+    reach = build_threat(config.objective, dataset).reach(dataset.input_shape)
     regulariser = build_regulariser(config.regulariser, dataset, generator, config.objective.norm)
     if isinstance(regulariser, nn.Module):
         regulariser.to(device)
