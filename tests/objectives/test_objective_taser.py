@@ -305,6 +305,11 @@ def test_against_is_what_recipes_have() -> None:
     torch.testing.assert_close(ours(model, x, y), unit * theirs(model, x, y))
 
 
-def test_against_needs_a_noise_level() -> None:
+def test_against_needs_a_threat_and_a_noise_level() -> None:
+    with pytest.raises(TypeError, match="such as Threat"):
+        Taser.against("linf", DenoisingScore(shrink, SIGMA))  # type: ignore[arg-type]
+    assert "against ℓ∞ ε=0.1" in repr(
+        Taser.against(Threat("linf", 0.1), DenoisingScore(shrink, SIGMA))
+    )
     with pytest.raises(ValueError, match="a score at a noise level"):
         Taser.against(Threat("linf", 0.1), taser.scores.Gaussian(torch.zeros(2)))  # type: ignore[arg-type]

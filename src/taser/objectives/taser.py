@@ -126,6 +126,8 @@ class Taser(nn.Module):
         probe, fraction, seed
             Of the :class:`taser.SteinPenalty`.
         """
+        if not isinstance(threat, Threat):
+            raise TypeError(f"threat should be one such as Threat('linf', 8/255); got {threat!r}")
         if not hasattr(score, "sigma"):
             raise ValueError(
                 "Taser.against needs a score at a noise level, such as "
@@ -139,7 +141,7 @@ class Taser(nn.Module):
         return made
 
     def extra_repr(self) -> str:
-        return f"at={self.at!r}"
+        return f"at={self.at!r}" + (f", against {self.ball}" if self.ball else "")
 
     def forward(
         self,
