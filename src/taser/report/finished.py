@@ -1,9 +1,11 @@
 """The finished runs of a study, read once for all that is said of them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from taser.attacks import Threat
 from taser.studies.queue import Queue
-from taser.studies.results import RunResult, results
+from taser.studies.results import RunResult, results, unseen
 from taser.studies.table_rows import Row, rows
 
 
@@ -29,6 +31,11 @@ class Finished:
         asked = {run.closer.get("corrupted", {}).get("of") for run in self.runs}
         corrupted = ["corrupted"] if len(asked) == 1 and None not in asked else []
         return ["clean", *corrupted, *attacks, *(["worst"] if len(attacks) > 1 else [])]
+
+    @cached_property
+    def unseen(self) -> dict[Threat, list[RunResult]]:
+        """The runs as judged under each threat that training did not know."""
+        return unseen(self.queue)
 
     def rows(self, *, baseline: str = "off") -> list[Row]:
         """Of the tables; gains are over the variant `baseline`."""

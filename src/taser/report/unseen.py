@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from taser.studies.results import RunResult, unseen
+from taser.studies.results import RunResult
 from taser.studies.table_rows import Row, headline, rows
 
 from .finished import Finished
@@ -19,16 +19,12 @@ CAPTION = (
 
 def unseen_tables(study: Finished) -> list[Table]:
     """One for each threat that the study names beside its own."""
-    return [_table(str(threat), runs) for threat, runs in unseen(study.queue).items()]
+    return [_table(str(threat), runs) for threat, runs in study.unseen.items()]
 
 
 def unseen_summary(study: Finished) -> list[str]:
     """The same in a sentence each."""
-    return [
-        line
-        for threat, runs in unseen(study.queue).items()
-        for line in _sentence(str(threat), runs)
-    ]
+    return [line for threat, runs in study.unseen.items() for line in _sentence(str(threat), runs)]
 
 
 def _table(threat: str, runs: Sequence[RunResult]) -> Table:
