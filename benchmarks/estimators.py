@@ -23,8 +23,8 @@ from rich.progress import track
 from torch import nn
 
 import taser
-from taser.files import write_atomically
-from taser.report.table import Table
+from taser._files import write_atomically
+from taser.report._page import Table
 from taser.studies.measure import in_fresh_process, peak_growth, timed
 
 PROBES = (1, 2, 4, 8)

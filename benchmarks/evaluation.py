@@ -18,12 +18,12 @@ import torch
 from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
+from taser._files import write_atomically
 from taser.attacks import Threat
 from taser.data import load
 from taser.evaluation import evaluate
-from taser.evaluation.known_models import KNOWN_MODELS
-from taser.files import write_atomically
-from taser.report.table import Table
+from taser.evaluation._known_models import KNOWN_MODELS
+from taser.report._page import Table
 
 EPSILONS = {"mnist": 0.3, "cifar10": 8 / 255}
 Verdict = Callable[[nn.Module, Tensor, Tensor, float], Tensor]

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import taser
+from taser._files import write_atomically
 from taser.data import Batches, CropAndFlip, load
-from taser.files import write_atomically
-from taser.report.table import Table
-from taser.scores.cache import read_cache, weights_hash, write_cache
+from taser.report._page import Table
+from taser.scores._score_cache import read_cache, weights_hash, write_cache
 
 
 def main() -> None:

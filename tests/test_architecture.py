@@ -10,9 +10,9 @@ import taser
 SOURCE = Path(taser.__file__).parent
 
 FLOW = [
-    "nearest", "locate", "files", "lock", "shapes", "device", "progress", "data", "models",
-    "scores", "probes", "stein", "attacks", "objectives", "training", "evaluation", "studies",
-    "report", "cli", "__main__",
+    "_names", "_files", "_progress", "_tensors", "_distributed", "data", "models", "scores",
+    "probes", "stein", "attacks", "regularisers", "objectives", "training", "evaluation", "compare",
+    "studies", "report", "cli", "__main__",
 ]  # fmt: skip
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

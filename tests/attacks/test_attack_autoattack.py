@@ -10,9 +10,8 @@ from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import AttackWarning, AutoAttackPart, Norm, Threat, autoattack
-from taser.attacks.autoattack import check_with_package
-from taser.attacks.inside import inside
-from taser.attacks.sieve import Sieve
+from taser.attacks._autoattack import Sieve, check_with_package
+from taser.attacks._threat import inside
 
 
 def _hasten(package: Any) -> None:

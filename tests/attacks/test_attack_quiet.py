@@ -18,10 +18,9 @@ from taser.attacks import (
     RestartedPGD,
     Threat,
     Transfer,
-    quiet,
 )
-from taser.evaluation.differentiable import differentiable
-from taser.stein.guards import roots
+from taser.evaluation._model_checks import differentiable
+from taser.stein._model_state import quiet, roots
 
 THREAT = Threat("linf", 0.1)
 ATTACKS: list[Attack | PGD] = [

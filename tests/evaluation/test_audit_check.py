@@ -9,13 +9,18 @@ import torch
 
 from attacks.victims import undefended
 from taser.attacks import Threat
-from taser.attacks.sieve import Sieve
-from taser.evaluation.audit.black_box import noise
-from taser.evaluation.audit.budgeted import Budgeted
-from taser.evaluation.audit.check import Check
-from taser.evaluation.audit.reach import growing_epsilon, large_epsilon
-from taser.evaluation.audit.search import away_from_clean, longer, restarted
-from taser.evaluation.statistics import chance_of
+from taser.attacks._autoattack import Sieve
+from taser.evaluation._audit_checks import (
+    Check,
+    away_from_clean,
+    growing_epsilon,
+    large_epsilon,
+    longer,
+    noise,
+    restarted,
+)
+from taser.evaluation._audit_target import Budgeted
+from taser.evaluation._statistics import chance_of
 
 
 def tail(count: int, n: int, share: float) -> float:

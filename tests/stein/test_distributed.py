@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cases
 import taser
-from taser.training.processes import leave
+from taser._distributed import leave
 
 CENTRES = ("batch", "running")
 

@@ -10,8 +10,8 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import UnsupportedLayer
-from taser.stein.guards import Backend, frozen
-from taser.stein.plain_kernels import instance_norm, layer_norm, plain_kernels
+from taser.stein._layer_checks import Backend, instance_norm, layer_norm, plain_kernels
+from taser.stein._model_state import frozen
 
 DIFFERENTIATING: list[Backend] = ["reverse", "exact"]
 

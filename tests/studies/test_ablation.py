@@ -5,17 +5,14 @@ from pathlib import Path
 
 from test_table import run
 
+from taser.compare._comparison import do, keep
+from taser.compare._comparison_config import TableConfig, job_name, read_table_config
+from taser.compare._jobs import Queue
+from taser.compare._run_results import rows
 from taser.report import ablation as report
-from taser.report.finished import Finished
-from taser.report.frontier import draw_frontier, families
+from taser.report._method_tables import Finished, draw_frontier, families
 from taser.scores import Denoiser
 from taser.studies.ablation import DEFAULT, fit_half_trained
-from taser.studies.keep import keep
-from taser.studies.queue import Queue
-from taser.studies.table import do
-from taser.studies.table_config import TableConfig, job_name
-from taser.studies.table_recipe import read_table_config
-from taser.studies.table_rows import rows
 from taser.training import read_recipe
 
 QUICK = ["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.steps=1",

@@ -2,11 +2,11 @@
 
 import pytest
 
+from taser.compare._comparison_config import METHODS
 from taser.studies.overhead import images
-from taser.studies.table_config import METHODS
-from taser.training import estimate as estimation
+from taser.training import _estimate_cost as estimation
 from taser.training import read_recipe
-from taser.training.setup import set_up
+from taser.training._build import set_up
 
 
 @pytest.mark.parametrize("taser", [False, True])

@@ -13,20 +13,20 @@ from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
-from taser import objectives
+from taser import objectives, regularisers
+from taser._files import locked
 from taser.attacks import PGD, Threat
-from taser.attacks.pgd import step_for
-from taser.lock import locked
+from taser.attacks._pgd import step_for
 from taser.studies.overhead import images
 from taser.training import Config, load_trained, override, read_recipe, train
-from taser.training.assemble import (
+from taser.training._build import (
     architecture,
     build_augmentation,
     build_data,
     build_objective,
+    set_up,
 )
-from taser.training.attacked import Attacked
-from taser.training.setup import set_up
+from taser.training._step import Attacked
 
 AWP = {"awp": True, "awp_start": 0}
 METHODS: dict[str, dict[str, Any]] = {
@@ -440,7 +440,7 @@ def test_every_key_of_the_penalty_arrives() -> None:
         "unbiased": True, "batchnorm": "running", "every": 2, "fraction": 0.5,
     }  # fmt: skip
     regulariser = set_up(small(regulariser={"name": "taser", **keys})).learner.regulariser
-    assert isinstance(regulariser, objectives.Taser)
+    assert isinstance(regulariser, regularisers.Taser)
     penalty = regulariser.penalty
     found = {k: penalty.centre.kind if k == "center" else getattr(penalty, k) for k in keys}
     assert found == keys

@@ -7,11 +7,10 @@ import torch
 from safetensors.torch import load as tensors_from
 from torch import nn
 
-from taser.training.checkpoint import weights_as_bytes
-from taser.training.config import OptimiserConfig
-from taser.training.ema import Average
-from taser.training.optimiser import build_optimiser, optimiser_tensors, restore_optimiser
-from taser.training.randomness import VALIDATION, WEIGHTS, mixed
+from taser._distributed import VALIDATION, WEIGHTS, mixed
+from taser.training._checkpoint import weights_as_bytes
+from taser.training._config import OptimiserConfig
+from taser.training._optimiser import Average, build_optimiser, optimiser_tensors, restore_optimiser
 
 
 def network() -> nn.Sequential:

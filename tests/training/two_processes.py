@@ -12,12 +12,12 @@ import torch
 from small_runs import MLP, small
 from torch import Tensor
 
+from taser._distributed import is_first, leave, processes
 from taser.attacks import PGD
-from taser.stein.part import processes
-from taser.training import Config, run
-from taser.training.checkpoint import weights_as_bytes
-from taser.training.processes import is_first, leave
-from taser.training.setup import Setup, set_up
+from taser.training import Config
+from taser.training import _run as run
+from taser.training._build import Setup, set_up
+from taser.training._checkpoint import weights_as_bytes
 
 EXACT = {"name": "taser", "score": "gaussian", "at": "clean", "backend": "exact", "fraction": 1.0}
 LANGEVIN = {**EXACT, "operator": "langevin", "weight": 1e-4}

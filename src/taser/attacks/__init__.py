@@ -1,18 +1,24 @@
 """Attacks: searches for a small change of the input that the model gets wrong."""
 
-from .autoattack import autoattack
-from .autoattack_part import AutoAttackPart
-from .cascade import Cascade
-from .losses import AttackLoss, cross_entropy, kl_divergence, kl_from, margin, squared_error
-from .noise import RandomNoise
-from .one_step import FGSM
-from .pgd import PGD, input_gradient
-from .protocol import Attack, AttackWarning, Model
-from .quiet import quiet
-from .restarts import LastingPGD, RestartedPGD
-from .spsa import SPSA
-from .threat import Norm, Threat, fraction, lengths
-from .transfer import Transfer
+from taser.stein._model_state import quiet
+
+from ._attack import (
+    Attack,
+    AttackLoss,
+    AttackWarning,
+    Cascade,
+    Model,
+    cross_entropy,
+    kl_divergence,
+    kl_from,
+    margin,
+    squared_error,
+)
+from ._autoattack import AutoAttackPart, autoattack
+from ._pgd import FGSM, PGD, LastingPGD, RestartedPGD, input_gradient
+from ._simple import RandomNoise, Transfer
+from ._spsa import SPSA
+from ._threat import Norm, Threat, fraction, lengths
 
 __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import Out, Threads, progress_bar, show, use_threads
-from .machine import with_json
+from ._options import Out, Threads, progress_bar, show, use_threads, with_json
 
 if TYPE_CHECKING:
     from taser.studies.overhead import Workload
@@ -102,8 +101,8 @@ def switches(
 
 def _asked(width: int | None, method: list[str] | None) -> "tuple[list[Workload], list[str]]":
     """The networks of that width and those methods, or all."""
+    from taser.compare._comparison_config import METHODS
     from taser.studies.overhead import WORKLOADS
-    from taser.studies.table_config import METHODS
 
     if unknown := set(method or ()) - set(METHODS):
         raise ValueError(f"methods are {', '.join(METHODS)}; got {', '.join(sorted(unknown))}")

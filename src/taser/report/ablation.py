@@ -5,16 +5,21 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from taser.compare._run_results import Row
 from taser.studies.ablation import DEFAULT
-from taser.studies.table_rows import Row
 
-from . import method_study
-from .finished import Finished
-from .frontier import MARK
-from .lines import COLOURS
-from .method_findings import verdict
-from .method_table import MEASURES, interval, main_table, title_of
-from .page import Picture, png
+from . import _comparison_report as method_study
+from ._method_tables import (
+    COLOURS,
+    MARK,
+    MEASURES,
+    Finished,
+    interval,
+    main_table,
+    title_of,
+    verdict,
+)
+from ._page import Picture, png
 
 CHANGES = (
     "Robust accuracy with one part changed, against TASER as it is, with paired 95 % intervals "

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from taser.files import write_atomically
+from taser._files import write_atomically
 
-from .table import Table
+from ._page import Table
 
 
 def write_bench(

@@ -6,11 +6,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
-from taser.files import write_atomically
+from taser._files import write_atomically
 
+from ._page import Table, png
 from .bench import write_bench
-from .page import png
-from .table import Table
 
 LABELS = {"probes": "probes K", "batch": "batch", "pixels": "pixels, width²",
           "depth": "layers"}  # fmt: skip

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from taser.files import write_atomically
+from taser._files import write_atomically
 from taser.studies.manifold2d import METHODS, ON_CURVE, PLAIN, Result
 
 from . import manifold2d_findings as findings
+from ._page import Page, Picture, Table, png
 from .manifold2d_figure import draw
 from .manifold2d_findings import TITLES
-from .page import Page, Picture, png
-from .table import Table
 
 ALSO = (findings.at_no_price, findings.laplacian, findings.where)
 

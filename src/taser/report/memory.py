@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from ._method_tables import NAMES
+from ._page import Table
 from .bench import write_bench
-from .method_table import NAMES
 from .overhead import MODES
-from .table import Table
 
 AIM = 1.3
 

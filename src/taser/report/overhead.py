@@ -5,9 +5,9 @@ from typing import Any
 
 from taser.studies.overhead import PLAIN_LOOPS
 
+from ._method_tables import NAMES, PAPER
+from ._page import Table
 from .bench import write_bench
-from .method_table import NAMES, PAPER
-from .table import Table
 
 MODES = {"off": "—", "paper": "+ TASER, the paper's way", "default": "+ TASER, default"}
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from ._page import Table
 from .bench import write_bench
 from .overhead import ratio_cells
-from .table import Table
 
 
 def tables(result: dict[str, Any]) -> list[Table]:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from taser.files import write_atomically
+from taser._files import write_atomically
 from taser.studies.toy1d import Method, Result, theory
 
 from . import toy1d_findings as findings
-from .page import Page, Picture, png
-from .table import Table
+from ._page import Page, Picture, Table, png
 from .toy1d_figure import LIMIT, forecast_figure, width_figure
 from .toy1d_findings import compare, headline, in_distribution, paper_factor, published, spread
 

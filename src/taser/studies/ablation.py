@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
+from taser.compare._comparison_config import ASK_HALF, HALF_TRAINED, TableConfig
+from taser.compare._jobs import Progress
 from taser.scores import Denoiser, FitConfig, fit
 from taser.training import read_recipe
-from taser.training.assemble import build_data
-
-from .queue import Progress
-from .table_config import ASK_HALF, HALF_TRAINED, TableConfig
+from taser.training._build import build_data
 
 DEFAULT = "TASER as it is"
 """The variant that the others of an ablation are compared with."""

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import taser
+from taser.compare._jobs import Progress
 from taser.models import WideResNet
 
 from .measure import circumstances, in_fresh_process, peak_growth, timed
-from .queue import Progress
 
 
 @dataclass(frozen=True)

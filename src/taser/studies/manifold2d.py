@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from taser.progress import Progress
+from taser._progress import Progress
 
 from .curve import Curve
 from .manifold2d_config import Config

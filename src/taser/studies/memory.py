@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from taser.compare._comparison_config import METHODS
+from taser.compare._jobs import Progress
+
 from .measure import circumstances, in_fresh_process, peak_growth
 from .overhead import MODES, WORKLOADS, Workload, stepper
-from .queue import Progress
-from .table_config import METHODS
 
 PROCESSES = 3  # whose peaks scatter by a tenth
 

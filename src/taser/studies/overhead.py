@@ -8,15 +8,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from taser._distributed import seeded_step
+from taser.compare._comparison_config import METHODS
+from taser.compare._jobs import Progress
 from taser.data import Dataset, Split
 from taser.objectives import PGD
 from taser.training import Config, read_recipe
-from taser.training.randomness import seeded_step
-from taser.training.setup import set_up
+from taser.training._build import set_up
 
 from .measure import Stepper, Timing, circumstances, interleaved
-from .queue import Progress
-from .table_config import METHODS
 
 MODES = {
     "off": [],

@@ -4,9 +4,10 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
+from taser.compare._jobs import Progress
+
 from .measure import Stepper, Timing, circumstances, interleaved
 from .overhead import PLAIN_LOOPS, Workload, plain_pgd_loop, stepper
-from .queue import Progress
 
 WORKLOAD = Workload(16, 128)
 PLAIN = ["loop.fold=false", "loop.channels_last=false"]

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from taser import probes, scores
-from taser.progress import Progress
+from taser._progress import Progress
 from taser.stein import SteinPenalty
 
 from .toy1d_config import Config, Method

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from taser.stein.checks import check_choice
-from taser.stein.guards import Backend
+from taser.stein._checks import check_choice
+from taser.stein._layer_checks import Backend
 
 Method = Literal["none", "l2", "taser"]
 

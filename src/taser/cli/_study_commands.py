@@ -1,0 +1,168 @@
+"""`taser study`: experiments, each with a report."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ._options import Jobs, Out, progress_bar, show, with_json
+
+if TYPE_CHECKING:
+    from taser.compare._comparison_config import TableConfig
+    from taser.compare._jobs import Queue
+
+app = typer.Typer(help="Experiments, each with a report.", no_args_is_help=True)
+Seeds = Annotated[
+    int | None, typer.Option(min=1, help="Networks for every setting; by default as published.")
+]
+HASTE = "A quick run: too short to compare with the figures of README and docs."
+RunThreads = Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small run to try it; not to quote.")]
+
+
+@app.command()
+@with_json
+def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = None, quick: Quick = False) -> None:
+    """Regression of sin x: the paper's Table 1, with its figure.
+
+    Example: taser study toy1d --seeds 3 --out out/toy1d
+    """
+    from taser.report import toy1d as report
+    from taser.studies.toy1d import Config, run
+
+    config = _config(Config, quick, seeds)
+    with progress_bar() as progress:
+        result = run(config, progress=progress)
+    show(report.write(result, out), [HASTE] * quick + report.summary(result))
+
+
+@app.command()
+@with_json
+def manifold2d(
+    out: Out = Path("out/manifold2d"), seeds: Seeds = None, quick: Quick = False
+) -> None:
+    """A classifier on a curve in the plane: the paper's Figure 1, measured.
+
+    Example: taser study manifold2d --out out/manifold2d
+    """
+    from taser.report import manifold2d as report
+    from taser.studies.manifold2d import Config, run
+
+    config = _config(Config, quick, seeds)
+    with progress_bar() as progress:
+        result = run(config, progress=progress)
+    show(report.write(result, out), [HASTE] * quick + report.summary(result))
+
+
+def _config(kind: Any, quick: bool, seeds: int | None) -> Any:
+    """A study's settings: as they are, with other seeds, or quick."""
+    if quick and seeds is not None:
+        raise ValueError("--quick has its own number of seeds: give one of --quick and --seeds")
+    if seeds is not None:
+        return kind(seeds=tuple(range(seeds)))
+    return kind.quick() if quick else kind()
+
+
+@app.command()
+@with_json
+def table(
+    recipe: Annotated[str, typer.Option(help="A table's YAML, or a name as studies/digits.")],
+    out: Out = Path("out/table"),
+    jobs: Jobs = 1,
+    threads: RunThreads = None,
+) -> None:
+    """Methods × {off, TASER, control} × seeds, as a queue of runs; started again, it goes on.
+
+    Example: taser study table --recipe studies/digits --jobs 2 --out out/digits
+
+    On a cluster start `taser study work OUT` in as many places as you like: each takes the next
+    run that nobody has. The report can be made at any time by `taser report OUT`.
+    """
+    from taser.compare._comparison_config import read_table_config
+
+    show(*report_on(run_queue(read_table_config(recipe), out, jobs, threads), out))
+
+
+@app.command()
+@with_json
+def ablation(
+    recipe: Annotated[str, typer.Option(help="As for `taser study table`.")] = "studies/ablation",
+    out: Out = Path("out/ablation"),
+    jobs: Jobs = 1,
+    threads: RunThreads = None,
+) -> None:
+    """One part of TASER changed at a time: operator, points, noise level, score, network.
+
+    Example: taser study ablation --jobs 2 --out out/ablation
+    """
+    from taser.compare._comparison_config import read_table_config
+    from taser.studies.ablation import fit_half_trained
+
+    config = read_table_config(recipe)
+    with progress_bar() as progress:
+        fit_half_trained(config, out, progress)
+    show(*report_on(run_queue(config, out, jobs, threads), out))
+
+
+def report_on(queue: "Queue", out: Path) -> tuple[Path, list[str]]:
+    """The report of a table or an ablation, from the runs that are finished by now."""
+    from taser.report import _comparison_report as method_study
+    from taser.report import ablation
+    from taser.report._method_tables import Finished
+    from taser.studies.ablation import DEFAULT
+
+    study = Finished.of(queue)
+    if any(run.variant == DEFAULT for run in study.runs):
+        return ablation.write(study, out)
+    return method_study.write(study, out, title=f"Robust training methods: {out.name}")
+
+
+def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) -> "Queue":
+    """Put a table's runs into the queue at out/runs and have them done by `jobs` processes."""
+    import os
+
+    from taser.compare._jobs import Queue, run_workers
+
+    queue = Queue(out / "runs")
+    queue.add(config.jobs())
+    each = threads or max(1, (os.cpu_count() or 1) // jobs)
+    with progress_bar() as progress:
+        run_workers(["study", "work", str(out)], queue, jobs, each, list(config.jobs()), progress)
+    return queue
+
+
+@app.command()
+def work(
+    out: Annotated[
+        Path, typer.Argument(help="A folder made by `taser study table` or `ablation`.")
+    ],
+) -> None:
+    """Do the runs of a table that nobody else does; several of these may work at once.
+
+    Example: taser study work out/table
+    """
+    from taser.compare._comparison import do
+    from taser.compare._jobs import Queue
+
+    queue = Queue(out / "runs")
+    if not queue.names():
+        raise ValueError(f"there is no queue of runs in {out}: start one with `taser study table`")
+    queue.work(do, queue.names())
+
+
+@app.command()
+def keep(
+    out: Annotated[
+        Path, typer.Argument(help="A folder made by `taser study table` or `ablation`.")
+    ],
+    to: Annotated[Path, typer.Argument(help="A folder for the records, in a repository perhaps.")],
+) -> None:
+    """Copy the records of the finished runs, without weights; a study started there goes on.
+
+    Example: taser study keep out/cifar10 results/cifar10
+    """
+    from taser.compare._comparison import keep
+    from taser.compare._jobs import Queue
+
+    copied = keep(Queue(out / "runs"), to / "runs")
+    typer.echo(f"Kept in {to}: {len(copied)} finished run(s). Their report: taser report {to}")
