@@ -23,30 +23,30 @@ def variance_correction(n: int, size: int) -> float:
     Drawn without replacement, Σ(r_i − r̄)²/n is short by (n−1)/n, where the whole batch's own is
     short by (size−1)/size. Across processes the mean is of all their examples.
     """
-    n, size = n * processes(), size * processes()
+    n, size = n * world_size(), size * world_size()
     if n == 1:
         return 1.0  # one example has no variance that could be corrected
     return (n / (n - 1)) * ((size - 1) / size)
 
 
-def processes() -> int:
+def world_size() -> int:
     """How many processes share the global batch."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that writes and tells, which a single one always is."""
-    return processes() == 1 or dist.get_rank() == 0
+    return world_size() == 1 or dist.get_rank() == 0
 
 
-def leave() -> None:
+def exit_process() -> None:
     """End a process of several here and now, well; alone, do nothing.
 
     DistributedDataParallel keeps gloo's threads alive beyond destroy_process_group (torch 2.13).
     One that still has a tensor to free when the interpreter shuts down aborts the process, and then
     a run that was finished counts as failed.
     """
-    if processes() > 1:
+    if world_size() > 1:
         dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -56,7 +56,7 @@ def leave() -> None:
 WEIGHTS, VALIDATION = 0, 1  # what is drawn outside of steps
 
 
-def mixed(*numbers: int) -> int:
+def combine_seeds(*numbers: int) -> int:
     """One seed out of several numbers, which do not run into each other.
 
     Their count is one of them: by itself SeedSequence takes (1,) and (1, 0) for the same.
@@ -69,5 +69,5 @@ def seeded_step(seed: int, step: int, rank: int, device: torch.device) -> torch.
 
     So a resumed run draws what an uninterrupted one would have, with no state to be kept.
     """
-    torch.manual_seed(mixed(seed, step, rank, 0))
-    return torch.Generator(device).manual_seed(mixed(seed, step, rank, 1))
+    torch.manual_seed(combine_seeds(seed, step, rank, 0))
+    return torch.Generator(device).manual_seed(combine_seeds(seed, step, rank, 1))

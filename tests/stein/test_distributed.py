@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cases
 import taser
-from taser._distributed import leave
 
 CENTRES = ("batch", "running")
 

@@ -26,7 +26,7 @@ from taser.training._build import (
     build_objective,
     set_up,
 )
-from taser.training._step import Attacked
+from taser.training._step import AttackView
 
 AWP = {"awp": True, "awp_start": 0}
 METHODS: dict[str, dict[str, Any]] = {
@@ -355,7 +355,7 @@ def test_layers_that_hooks_compute_are_attacked_as_they_are() -> None:
         warnings.simplefilter("ignore")  # that the old one is deprecated
         convolution = torch.nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))
     module = nn.Sequential(convolution, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
-    attacked = Attacked()
+    attacked = AttackView()
     assert attacked.of(module, torch.rand(8, 1, 8, 8)) is module
     assert not attacked.fold
 
@@ -365,7 +365,7 @@ def test_a_fold_is_not_believed_while_the_last_layer_is_zero() -> None:
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)
     ).eval()
     nn.init.zeros_(module[3].weight)
-    x, attacked = torch.rand(8, 1, 8, 8), Attacked()
+    x, attacked = torch.rand(8, 1, 8, 8), AttackView()
     assert attacked.of(module, x) is module
     nn.init.normal_(module[3].weight)
     assert attacked.of(module, x) is not module

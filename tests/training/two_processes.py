@@ -12,7 +12,7 @@ import torch
 from small_runs import MLP, small
 from torch import Tensor
 
-from taser._distributed import is_first, leave, processes
+from taser._distributed import is_main_process, world_size
 from taser.attacks import PGD
 from taser.training import Config
 from taser.training import _run as run
@@ -71,7 +71,7 @@ def step(config: Config) -> dict[str, Tensor]:
     setup: Setup = set_up(config)
     steps = 2 if config.regulariser.center == "running" else 1
     for number, batch in zip(range(steps), setup.batches, strict=False):
-        size = len(batch.x) // processes()
+        size = len(batch.x) // world_size()
         rows = slice(setup.rank * size, (setup.rank + 1) * size)
         setup.learner.number = number
         numbers = setup.learner.step(
@@ -90,7 +90,7 @@ def everything(out: Path) -> None:
     for name, sections in STEPS.items():
         sections = {**sections, "optimiser": {**SGD, **sections.get("optimiser", {})}}
         found = step(small(model=SMOOTH, **sections))
-        if is_first():
+        if is_main_process():
             (out / f"{name}.safetensors").write_bytes(weights_as_bytes(found))
     for name, config in {"trained": trained(), "statistics": with_statistics()}.items():
         whole = run._Run(set_up(config), out / name, None)

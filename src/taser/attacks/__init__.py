@@ -1,7 +1,5 @@
 """Attacks: searches for a small change of the input that the model gets wrong."""
 
-from taser.stein._model_state import quiet
-
 from ._attack import (
     Attack,
     AttackLoss,
@@ -24,5 +22,5 @@ __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",
     "LastingPGD", "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat", "Transfer",
     "autoattack", "cross_entropy", "fraction", "input_gradient", "kl_divergence", "kl_from",
-    "lengths", "margin", "quiet", "squared_error",
+    "lengths", "margin", "squared_error",
 ]  # fmt: skip

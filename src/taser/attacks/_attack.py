@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taser._tensors import full_precision
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
 from ._threat import Threat
 
@@ -132,9 +132,9 @@ class Cascade:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
+        """AttackView inputs, (B, *), detached. y: (B,)."""
         found = x.detach().clone()
-        with quiet(model), torch.no_grad():
+        with eval_mode(model, freeze=True), torch.no_grad():
             for stage in self.stages:
                 rows = (model(found.clone()).argmax(1) == y).nonzero()[:, 0]
                 if len(rows):
@@ -189,7 +189,7 @@ class UnitBox:
         return replace(threat, epsilon=threat.epsilon / self.width, low=0.0, high=1.0)
 
 
-def in_words(attack: Any) -> str:
+def short_repr(attack: Any) -> str:
     """Its name and options; a function is shown by its name, a network by its class.
 
     >>> from taser.attacks import FGSM, Threat

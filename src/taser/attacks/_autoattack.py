@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taser._tensors import rows_like
-from taser.stein._model_state import quiet, untouched_randomness
+from taser.stein._model_state import eval_mode, restored_rng
 
 from ._attack import Attack, AttackWarning, Cascade, Model, UnitBox
 from ._pgd import RestartedPGD
@@ -51,7 +51,7 @@ class _AllBroken(Exception):
     """Nothing is left to attack; ends a run from inside."""
 
 
-class Sieve:
+class EarlyExit:
     """A model that is not asked again about an example it got wrong.
 
     An attack with a fixed number of steps asks about all of its examples to the end. This stands
@@ -122,7 +122,7 @@ TARGETS = 9  # classes that targeted attacks try, as in the standard version
 class AutoAttackPart:
     """One attack of AutoAttack, with the standard version's settings.
 
-    Examples leave it at once when they break, by a :class:`Sieve`. The draws are those of the
+    Examples leave it at once when they break, by a :class:`EarlyExit`. The draws are those of the
     package with this seed, so the verdicts are too.
     """
 
@@ -148,11 +148,11 @@ class AutoAttackPart:
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 — the package seeds itself
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
+        """AttackView inputs, (B, *), detached. y: (B,)."""
         box = UnitBox.around(self.threat, x)
-        with quiet(model), untouched_randomness(x.device), log_as_warnings():
+        with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings():
             u = box.into(x.detach()).float().contiguous()
-            sieve = Sieve(box.model(model, x.dtype), u, y, box.threat(self.threat))
+            sieve = EarlyExit(box.model(model, x.dtype), u, y, box.threat(self.threat))
             package = self._package(sieve, x)
             torch.manual_seed(self.seed)
             _RUNS[self.part](package, sieve)
@@ -160,7 +160,7 @@ class AutoAttackPart:
         moved = self.threat.project(box.back(sieve.found.to(x)), x)
         return torch.where(rows_like(sieve.broken, x), moved, x)
 
-    def _package(self, sieve: Sieve, x: Tensor) -> Any:
+    def _package(self, sieve: EarlyExit, x: Tensor) -> Any:
         from pyautoattack import AutoAttack
 
         package = AutoAttack(
@@ -172,25 +172,25 @@ class AutoAttackPart:
         return package
 
 
-def _apgd(package: Any, sieve: Sieve, loss: str) -> None:
+def _apgd(package: Any, sieve: EarlyExit, loss: str) -> None:
     package.apgd.loss = loss
     sieve.run(package.apgd.attack_single_run)
 
 
-def _apgd_targeted(package: Any, sieve: Sieve) -> None:
+def _apgd_targeted(package: Any, sieve: EarlyExit) -> None:
     for rank in _ranks(sieve):
         package.apgd_targeted.y_target = sieve.ranking[sieve.standing, -rank]
         sieve.run(package.apgd_targeted.attack_single_run)
 
 
-def _fab_targeted(package: Any, sieve: Sieve) -> None:
+def _fab_targeted(package: Any, sieve: EarlyExit) -> None:
     for rank in _ranks(sieve):
         package.fab.target_class = rank
         with torch.no_grad():
             sieve.run(functools.partial(package.fab.attack_single_run, is_targeted=True))
 
 
-def _square(package: Any, sieve: Sieve) -> None:
+def _square(package: Any, sieve: EarlyExit) -> None:
     shape = sieve.x.shape[1:] if sieve.x.ndim == 4 else (1, 1, sieve.x[0].numel())
 
     def run(x: Tensor, y: Tensor) -> None:
@@ -203,7 +203,7 @@ def _square(package: Any, sieve: Sieve) -> None:
     sieve.run(run)
 
 
-_RUNS: dict[Part, Callable[[Any, Sieve], None]] = {
+_RUNS: dict[Part, Callable[[Any, EarlyExit], None]] = {
     "apgd-ce": functools.partial(_apgd, loss="ce"),
     "apgd-dlr": functools.partial(_apgd, loss="dlr"),
     "apgd-t": _apgd_targeted,
@@ -212,7 +212,7 @@ _RUNS: dict[Part, Callable[[Any, Sieve], None]] = {
 }
 
 
-def _ranks(sieve: Sieve) -> range:
+def _ranks(sieve: EarlyExit) -> range:
     """Targets from the most likely wrong class on: 2 stands for the second largest logit."""
     return range(2, min(TARGETS, sieve.ranking.shape[1] - 1) + 2)
 
@@ -255,7 +255,7 @@ def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
     def copied(x: Tensor) -> Tensor:
         return model(x.clone())  # which may work in place
 
-    with quiet(model), untouched_randomness(x.device), log_as_warnings(), torch.no_grad():
+    with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings(), torch.no_grad():
         checks.check_randomized(copied, x, y, logger=LOGGER)
         checks.check_range_output(copied, x, logger=LOGGER)
         checks.funcs.update(dict.fromkeys(checks.funcs, 0))  # it never forgets a model by itself

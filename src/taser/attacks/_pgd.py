@@ -6,9 +6,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
-from ._attack import AttackLoss, Model, Worst, cross_entropy, in_words, margin
+from ._attack import AttackLoss, Model, Worst, cross_entropy, margin, short_repr
 from ._threat import Threat
 
 Start = Literal["random", "gaussian", "clean"]
@@ -68,7 +68,7 @@ class PGD:
         x = x.detach()
         length = self.length
         moved = self._begin(x, generator)
-        with quiet(model):
+        with eval_mode(model, freeze=True):
             for _ in range(self.steps):
                 gradient = input_gradient(model, moved, y, loss)
                 moved = self.threat.project(moved + length * self.threat.ascent(gradient), x)
@@ -112,7 +112,7 @@ class FGSM:
     name: str = "fgsm"
 
     def __repr__(self) -> str:
-        return in_words(self)
+        return short_repr(self)
 
     @property
     def passes(self) -> int:
@@ -127,9 +127,9 @@ class FGSM:
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
+        """AttackView inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
-        with quiet(model):
+        with eval_mode(model, freeze=True):
             gradient = input_gradient(model, x, y, self.loss)
         return self.threat.project(x + self.threat.epsilon * self.threat.ascent(gradient), x)
 
@@ -157,7 +157,7 @@ class RestartedPGD:
     _leaves = True  # at the first step that breaks it
 
     def __repr__(self) -> str:
-        return in_words(self)
+        return short_repr(self)
 
     def __post_init__(self) -> None:
         for option in ("steps", "restarts"):
@@ -179,9 +179,9 @@ class RestartedPGD:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
+        """AttackView inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
-        with quiet(model):
+        with eval_mode(model, freeze=True):
             worst = Worst(model, x, y)
             for _ in range(self._starts):
                 rows = worst.standing if self._leaves else torch.arange(len(x), device=x.device)

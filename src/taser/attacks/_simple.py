@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
-from ._attack import Attack, Model, Worst, in_words
+from ._attack import Attack, Model, Worst, short_repr
 from ._threat import Threat
 
 
@@ -31,8 +31,8 @@ class RandomNoise:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
-        with quiet(model), torch.no_grad():
+        """AttackView inputs, (B, *), detached. y: (B,)."""
+        with eval_mode(model, freeze=True), torch.no_grad():
             worst = Worst(model, x, y)
             for _ in range(self.samples):
                 rows = worst.standing
@@ -56,7 +56,7 @@ class Transfer:
     name: str = "transfer"
 
     def __repr__(self) -> str:
-        return in_words(self)
+        return short_repr(self)
 
     @property
     def threat(self) -> Threat:
@@ -76,5 +76,5 @@ class Transfer:
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
+        """AttackView inputs, (B, *), detached. y: (B,)."""
         return self.attack(self.surrogate, x, y, generator=generator)

@@ -6,7 +6,7 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
 from ._attack import Model, Worst, margin
 from ._threat import Threat
@@ -77,10 +77,10 @@ class SPSA:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
+        """AttackView inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
-        with quiet(model), torch.no_grad():
+        with eval_mode(model, freeze=True), torch.no_grad():
             worst = Worst(model, x, y)
             rows = worst.standing
             for step in range(self.iterations):

@@ -91,7 +91,7 @@ def _settings(taser: bool | None, threads: int | None) -> list[str]:
 
 
 def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
-    from taser._distributed import is_first, leave
+    from taser._distributed import exit_process, is_main_process
     from taser.training import read_recipe, to_yaml, train
 
     config = read_recipe(recipe, overrides)
@@ -104,9 +104,9 @@ def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
-    if is_first():
+    if is_main_process():
         _tell(config, result, out)
-    leave()
+    exit_process()
 
 
 def _tell(config: "Config", result: "Result", out: Path) -> None:

@@ -17,7 +17,7 @@ from taser.training._build import build_data, build_score
 from taser.training._config import RegulariserConfig
 
 from ._comparison_config import ASK_HALF, HALF_TRAINED, best, job_name
-from ._diagnostics import audited, look_closer, plain_network
+from ._diagnostics import audited, diagnose, plain_network
 from ._jobs import Progress, Queue
 from ._run_results import judged, stood
 
@@ -123,7 +123,7 @@ def _closer(
     """What the report shows of the run beside its accuracies."""
     test, asked = dataset.test, job["evaluation"]
     threat = Threat(asked["norm"], asked["epsilon"], *test.box)
-    found = look_closer(model, test, threat, _reference_score(config, dataset), progress)
+    found = diagnose(model, test, threat, _reference_score(config, dataset), progress)
     corrupted = stood(model, test, asked["n"], progress)
     if corrupted is not None:
         found["corrupted"] = corrupted

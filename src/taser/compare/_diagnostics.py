@@ -18,7 +18,7 @@ from taser.evaluation._record import device_of
 from taser.probes import Logit, Margin, Probed
 from taser.scores import DenoisingScore
 from taser.stein import stein_residual
-from taser.stein._model_state import frozen
+from taser.stein._model_state import eval_mode
 from taser.training import load_trained
 
 from ._comparison_config import job_name
@@ -52,7 +52,7 @@ def geometry(
     model: nn.Module, x: Tensor, y: Tensor, threat: Threat, score: DenoisingScore | None
 ) -> Geometry:
     """x: (n, *); y: (n,)."""
-    with frozen(model):
+    with eval_mode(model):
         g = outputs_and_gradient(model, x, y, Margin())[1].flatten(1)
         right = linearised(model, x, y, threat)
     squared = g.square().sum(1)
@@ -100,7 +100,7 @@ def _off_data(x: Tensor, g: Tensor, score: DenoisingScore) -> Tensor:
 LOOKED_AT = 200  # test examples of the curve and the residuals
 
 
-def look_closer(
+def diagnose(
     model: nn.Module,
     test: Split,
     threat: Threat,
@@ -125,7 +125,7 @@ def look_closer(
 def residuals(model: nn.Module, x: Tensor, y: Tensor, score: DenoisingScore) -> Tensor:
     """σ s·∇m(x) with s in pairs: TASER's first-order residual in units of noise, (n,)."""
     s = score.paired(x, torch.Generator(x.device).manual_seed(0))
-    with frozen(model):
+    with eval_mode(model):
         r = stein_residual(
             Probed(model, Margin(), y), x, s, operator="first_order", backend="reverse"
         )

@@ -29,8 +29,8 @@ from ._audit_checks import (
     restarted,
     transfer,
 )
-from ._audit_target import Suspect
-from ._model_checks import character, check_data, check_model, differentiable, prepare
+from ._audit_target import AuditTarget
+from ._model_checks import Differentiable, character, check_data, check_model, prepare
 from ._record import Finding, Provenance, device_of, hash_of_model, seeded
 
 Verdict = Literal["trust", "do not trust"]
@@ -157,10 +157,10 @@ def audit(
     }
     folder = None if out is None else Path(out)
     with seeded(x.device, seed), locked(folder / ".lock") if folder else nullcontext():
-        quick = differentiable(prepare(model, x, y))
+        quick = Differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
         right = _of_right_answers(trial)
-        suspect = Suspect(right, classes, threat, surrogate, steps, restarts, queries)
+        suspect = AuditTarget(right, classes, threat, surrogate, steps, restarts, queries)
         checks = []
         for done, ask in enumerate(CHECKS):
             if progress:

@@ -19,10 +19,10 @@ from taser.attacks import (
     input_gradient,
 )
 from taser.probes import looks_like_probabilities
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
 from ._attack_loop import Trial
-from ._audit_target import LONGER, LOSSES, Budgeted, Suspect
+from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
 from ._ray_search import RaySearch
 from ._statistics import chance_of
 
@@ -93,7 +93,7 @@ class Check:
 ROUNDING = 1e-3  # of the logits' spread: what the order of a batch changes in float32, and more
 
 
-def logits(suspect: Suspect) -> Check:
+def logits(suspect: AuditTarget) -> Check:
     """Are the outputs logits, or already probabilities?"""
     explanation = (
         "A softmax inside the model rounds away what cross-entropy is to climb; attack the logits."
@@ -106,7 +106,7 @@ def logits(suspect: Suspect) -> Check:
     return Check("outputs are logits", finite and not probabilities, figure, explanation)
 
 
-def repeatable(suspect: Suspect) -> Check:
+def repeatable(suspect: AuditTarget) -> Check:
     """Does the model answer the same again, whatever company an example has in its batch?"""
     explanation = (
         "Asked again in another order it should answer the same: where outputs are random or "
@@ -119,7 +119,7 @@ def repeatable(suspect: Suspect) -> Check:
     return Check("outputs repeat", change <= ROUNDING, figure, explanation, {"change": change})
 
 
-def gradients(suspect: Suspect) -> Check:
+def gradients(suspect: AuditTarget) -> Check:
     """Is there a gradient to follow at all?"""
     explanation = (
         "Where ∇CE at the example is zero, too small for a step or not finite (saturated softmax, "
@@ -127,7 +127,7 @@ def gradients(suspect: Suspect) -> Check:
     )
     trial = suspect.trial
     batches = zip(trial.x.split(trial.batch_size), trial.y.split(trial.batch_size), strict=True)
-    with quiet(trial.quick):
+    with eval_mode(trial.quick, freeze=True):
         parts = [input_gradient(trial.quick, x, y, cross_entropy) for x, y in batches]
     gradient = torch.cat(parts)
     step = suspect.threat.ascent(gradient)  # of unit length, unless the gradient is too small
@@ -140,7 +140,7 @@ def gradients(suspect: Suspect) -> Check:
 
 @torch.no_grad()
 def _outputs(trial: Trial, x: Tensor) -> Tensor:
-    with quiet(trial.model):
+    with eval_mode(trial.model, freeze=True):
         return torch.cat([trial.model(rows.clone()).float() for rows in x.split(trial.batch_size)])
 
 
@@ -149,7 +149,7 @@ OTHER_LOSS = 0.10
 hidden gradients by tens. A judgement of ours, not calibrated."""
 
 
-def one_step(suspect: Suspect) -> Check:
+def one_step(suspect: AuditTarget) -> Check:
     """Iterative attacks beat one step."""
     attack = FGSM(suspect.threat, name="one step")
     left = suspect.after_cross_entropy
@@ -163,7 +163,7 @@ def one_step(suspect: Suspect) -> Check:
     )
 
 
-def longer(suspect: Suspect) -> Check:
+def longer(suspect: AuditTarget) -> Check:
     """More iterations change little."""
     return Check.of_count(
         f"{LONGER}× more iterations",
@@ -175,7 +175,7 @@ def longer(suspect: Suspect) -> Check:
     )
 
 
-def restarted(suspect: Suspect) -> Check:
+def restarted(suspect: AuditTarget) -> Check:
     """More restarts change little."""
     return Check.of_count(
         "2× more restarts",
@@ -186,7 +186,7 @@ def restarted(suspect: Suspect) -> Check:
     )
 
 
-def away_from_clean(suspect: Suspect) -> Check:
+def away_from_clean(suspect: AuditTarget) -> Check:
     """An attack started away from the clean point is no better."""
     near, away = (
         suspect.after_pgd(name, suspect.everyone, random_start=random, restarts=1)
@@ -203,7 +203,7 @@ def away_from_clean(suspect: Suspect) -> Check:
     )
 
 
-def margin_probe(suspect: Suspect) -> Check:
+def margin_probe(suspect: AuditTarget) -> Check:
     """An adaptive attack, on the margin that TASER's penalty smooths."""
     return Check.of_count(
         "adaptive attack on the margin",
@@ -216,7 +216,7 @@ def margin_probe(suspect: Suspect) -> Check:
     )
 
 
-def growing_epsilon(suspect: Suspect) -> Check:
+def growing_epsilon(suspect: AuditTarget) -> Check:
     """Success rises with ε."""
     masks = list(suspect.by_epsilon.values())
     curve = ", ".join(f"{100 * float(standing.float().mean()):.0f}" for standing in masks)
@@ -229,7 +229,7 @@ def growing_epsilon(suspect: Suspect) -> Check:
     )
 
 
-def large_epsilon(suspect: Suspect) -> Check:
+def large_epsilon(suspect: AuditTarget) -> Check:
     """Success reaches 100 % at a large ε."""
     epsilon, standing = list(suspect.by_epsilon.items())[-1]
     return Check.of_count(
@@ -246,7 +246,7 @@ ITERATIONS = 32  # of SPSA, as the paper has it
 PAIRS = 2 * ITERATIONS  # queries for each of its samples
 
 
-def noise(suspect: Suspect) -> Check:
+def noise(suspect: AuditTarget) -> Check:
     """Random noise finds nothing that attacks miss."""
     return _against_gradients(
         suspect,
@@ -257,7 +257,7 @@ def noise(suspect: Suspect) -> Check:
     )
 
 
-def gradient_free(suspect: Suspect) -> Check:
+def gradient_free(suspect: AuditTarget) -> Check:
     """Score-based attacks do not beat gradient ones."""
     attacks: list[Attack] = [SPSA(suspect.threat, ITERATIONS, suspect.queries // PAIRS + 1)]
     which = "SPSA"
@@ -276,7 +276,7 @@ def gradient_free(suspect: Suspect) -> Check:
     )
 
 
-def decision_based(suspect: Suspect) -> Check:
+def decision_based(suspect: AuditTarget) -> Check:
     """An attack that sees the predicted class alone does not beat gradient ones."""
     name = "decision-based attack"
     explanation = (
@@ -290,7 +290,7 @@ def decision_based(suspect: Suspect) -> Check:
     return _against_gradients(suspect, name, [attack], found, explanation)
 
 
-def transfer(suspect: Suspect) -> Check:
+def transfer(suspect: AuditTarget) -> Check:
     """Transfer from an undefended model does not beat white-box attacks."""
     name = "transfer from an undefended model"
     explanation = (
@@ -311,7 +311,7 @@ def transfer(suspect: Suspect) -> Check:
 
 
 def _against_gradients(
-    suspect: Suspect, name: str, attacks: Sequence[Attack], what: str, explanation: str
+    suspect: AuditTarget, name: str, attacks: Sequence[Attack], what: str, explanation: str
 ) -> Check:
     standing = suspect.after_gradients
     for attack in attacks:

@@ -24,7 +24,7 @@ from taser.attacks import (
 from taser.attacks._attack import UnitBox
 from taser.models import MLP, SmallCNN
 from taser.probes import Margin
-from taser.stein._model_state import untouched_randomness
+from taser.stein._model_state import restored_rng
 
 from ._attack_loop import Trial
 from ._record import Finding
@@ -47,7 +47,7 @@ def undefended(
     A convolutional one for images, a perceptron for vectors; in evaluation mode.
     """
     shape = tuple(x.shape[1:])
-    with untouched_randomness(x.device):
+    with restored_rng(x.device):
         torch.manual_seed(seed)
         network: nn.Module = (
             SmallCNN(shape, classes, width) if x.ndim == 4 else MLP(shape, classes, 8 * width)
@@ -92,7 +92,7 @@ LONGER = 4  # times as many steps, to see whether that helps
 
 
 @dataclass(frozen=True, eq=False)
-class Suspect:
+class AuditTarget:
     """A model with n examples that it gets right, in a trial of its own.
 
     Who "stands" is a mask, (n,): the examples that attacks have not broken. An attack is tried only

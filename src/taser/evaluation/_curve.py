@@ -10,7 +10,7 @@ from taser.attacks import Attack, Model, RestartedPGD, Threat
 from taser.attacks._threat import inside
 
 from ._attack_loop import batches
-from ._model_checks import differentiable, prepare
+from ._model_checks import Differentiable, prepare
 from ._record import answers, device_of, generator_for
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -48,7 +48,7 @@ def accuracy_curve(
     threats = [t for factor in sorted(factors) if (t := _scaled(threat, factor)) is not None]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-    quick = differentiable(prepare(model, x, y))
+    quick = Differentiable(prepare(model, x, y))
     standing = answers(model, x, batch_size) == y
     accuracies = [int(standing.sum()) / len(x)]
     for step, wider in enumerate(threats, 1):

@@ -15,10 +15,10 @@ from taser.data._splitting import subset
 
 from ._attack_loop import Meter, Store, Trial, named_attack
 from ._model_checks import (
+    Differentiable,
     character,
     check_data,
     check_model,
-    differentiable,
     hidden,
     notes,
     prepare,
@@ -82,7 +82,7 @@ def evaluate(
             "oddities": character(odd),
         }  # fmt: skip
         store = Store(folder, settings)
-        quick = differentiable(prepare(model, x, y))
+        quick = Differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, store)
         clean, verdicts, attacked, said = _run(trial, plan, progress)
         evaluation = Evaluation(

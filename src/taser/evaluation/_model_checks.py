@@ -15,27 +15,30 @@ from taser.attacks._autoattack import check_with_package
 from taser.data._splitting import subset
 from taser.models import folded
 from taser.probes import looks_like_probabilities
-from taser.stein._model_state import quiet, roots, untouched_randomness
+from taser.stein._model_state import check_module, eval_mode, restored_rng
 
 from ._attack_loop import told
 from ._record import Finding, Verdicts
 
 
-def differentiable(model: Model) -> Model:
-    """The same outputs; a model that cuts off its input has a gradient of zero, not an error.
+class Differentiable(nn.Module):
+    """The same outputs; a model that detaches its input has a gradient of zero, not an error.
 
-    So attacks by gradient stand still, and the evaluation or audit says so instead of ending.
+    Gradient attacks then stay at x, and the evaluation or audit reports it instead of ending.
     """
 
-    def connected(x: Tensor) -> Tensor:
-        z = _asked(model, x)
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = check_module(model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, C), with a graph to x."""
+        z = _asked(self.model, x)
         if z.is_inference():  # which nobody may change
             z = z.clone()
         if z.requires_grad or not torch.is_grad_enabled():
             return z
         return z + 0 * x.flatten(1).sum(1, keepdim=True)
-
-    return connected
 
 
 def _asked(model: Model, x: Tensor) -> Tensor:
@@ -192,10 +195,10 @@ def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]
 
     Raise for what cannot be evaluated. x: (n, *); y: (n,), of which every label is checked.
     """
-    modules = [module for root in roots(model) for module in root.modules()]
+    modules = list(check_module(model).modules())
     findings = [*_check_modes(modules), *_check_batch_norms(modules)]
     x = x[:TRIED]
-    with quiet(model), untouched_randomness(x.device), torch.no_grad():
+    with eval_mode(model, freeze=True), restored_rng(x.device), torch.no_grad():
         logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
     _check_logits(logits, x)
     _check_labels(y, logits.shape[1])
@@ -245,9 +248,9 @@ def _check_labels(y: Tensor, classes: int) -> None:
 
 
 def _check_gradient(model: Model, x: Tensor) -> Iterator[Finding]:
-    with quiet(model), untouched_randomness(x.device):
+    with eval_mode(model, freeze=True), restored_rng(x.device):
         labels = x.new_zeros(len(x), dtype=torch.int64)
-        slope = input_gradient(differentiable(model), x, labels, margin)
+        slope = input_gradient(Differentiable(model), x, labels, margin)
     if not slope.any():
         yield Finding(
             "no gradient",

@@ -17,7 +17,7 @@ from taser.attacks import lengths
 from taser.probes import Margin, Probed
 from taser.scores import Score
 from taser.stein import stein_residual
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
 from ._record import device_of
 from ._statistics import Interval, auroc
@@ -65,7 +65,7 @@ def signs(
     """
     generator = torch.Generator(x.device).manual_seed(seed)
     parts: list[dict[str, Tensor]] = []
-    with quiet(model):
+    with eval_mode(model, freeze=True):
         for rows in x.split(batch_size):
             z, s = model(rows.clone()).float(), score(rows)
             f = Probed(model, Margin(), z.argmax(1))

@@ -10,7 +10,7 @@ from torch import Tensor
 from taser._tensors import rows_like
 from taser.attacks import Model, Threat
 from taser.attacks._attack import UnitBox
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
 BISECTIONS = 10  # a radius to a thousandth of the box
 
@@ -45,7 +45,7 @@ class RaySearch:
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
     ) -> Tensor:
-        """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
+        """AttackView inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
         x = x.detach()
         flat = x.flatten(1)
         way = torch.ones_like(flat)
@@ -55,7 +55,7 @@ class RaySearch:
             moved = self.threat.into_box(flat[rows] + radius[:, None] * way)
             return model(moved.view(-1, *x.shape[1:])).argmax(1) != y[rows]
 
-        with quiet(model), torch.no_grad():
+        with eval_mode(model, freeze=True), torch.no_grad():
             everyone = torch.arange(len(x), device=x.device)
             known = wrong(everyone, way, radius)  # whether the class changes along `way` at all
             for start, end in islice(_blocks(flat.shape[1]), self.trials):

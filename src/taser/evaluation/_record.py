@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from taser._files import sha256_of_arrays
 from taser.attacks import Attack, Model, Threat
 from taser.scores._score_cache import weights_hash
-from taser.stein._model_state import quiet, roots, untouched_randomness
+from taser.stein._model_state import check_module, eval_mode, restored_rng
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Verdicts:
 def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
     """The class of the largest logit, (B, *) → (B,); −1 for NaN, which is no answer."""
     device = device_of(model, x)
-    with quiet(model), torch.no_grad():
+    with eval_mode(model, freeze=True), torch.no_grad():
         parts = [model(part.to(device, copy=True)) for part in x.split(batch_size)]
     logits = torch.cat(parts).to(x.device)
     return logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
@@ -95,8 +95,8 @@ def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
 
 def device_of(model: Model, x: Tensor) -> torch.device:
     """Where the weights are, so that x can go there; where x is, if there are none."""
-    tensors = (tensor for r in roots(model) for tensor in chain(r.parameters(), r.buffers()))
-    return next((tensor.device for tensor in tensors), x.device)
+    module = check_module(model)
+    return next((t.device for t in chain(module.parameters(), module.buffers())), x.device)
 
 
 PACKAGES = ("taser", "torch", "numpy", "pyautoattack")
@@ -136,11 +136,8 @@ class Provenance:
 
 
 def hash_of_model(model: Model) -> str:
-    """sha256 of the names and tensors of every module behind a model; empty if there is none."""
-    hashes = [weights_hash(root) for root in roots(model)]
-    return (
-        hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else "".join(hashes)
-    )
+    """sha256 of the names and tensors of a model."""
+    return weights_hash(check_module(model))
 
 
 def _hash_of_answers(model: Model, x: Tensor, seed: int, batch: int) -> str:
@@ -177,7 +174,7 @@ def described(value: Any) -> str:
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
     """For a model that draws: the same numbers each time, and the global state is put back."""
-    with untouched_randomness(device):
+    with restored_rng(device):
         torch.manual_seed(seed)
         yield
 

@@ -407,3 +407,25 @@ def _of_each_channel(
 def _image(name: str, shape: Shape) -> None:
     if len(shape) != 3:
         raise ValueError(f"{name} is for images of shape (C, H, W); got {shape}: take 'mlp'")
+
+
+class Wrapped(nn.Module):
+    """A function of inputs as a module, together with the modules that it calls.
+
+    Attacks, penalties and evaluations put a model into eval mode, which only a module allows:
+
+    >>> import torch
+    >>> net = torch.nn.Linear(4, 3)
+    >>> model = Wrapped(lambda x: net(x.flatten(1)).log_softmax(1), net)
+    >>> model(torch.zeros(2, 2, 2)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], *modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.called = nn.ModuleList(modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """function(x)."""
+        return self.function(x)

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import processes
-from taser.stein._model_state import kept_buffers, unwrapped
+from taser._distributed import world_size
+from taser.stein._model_state import restored_buffers, unwrap_ddp
 
 from ._objective import Objective
 
@@ -55,7 +55,7 @@ def perturbed(
     statistics are put back, which gives the same g without a second set of weights. Over several
     processes g is the mean, so that all move alike.
     """
-    module = unwrapped(model)
+    module = unwrap_ddp(model)
     assert isinstance(module, nn.Module)
     weights = [w for w in module.parameters() if w.requires_grad and w.ndim > 1]
     moves = _moves(weights, _ascent(module, weights, losses), gamma)
@@ -77,13 +77,13 @@ def _ascent(
 ) -> list[Tensor]:
     totals = [torch.zeros_like(weight) for weight in weights]
     for loss in losses:
-        with torch.enable_grad(), kept_buffers(module):
+        with torch.enable_grad(), restored_buffers(module):
             gradients = torch.autograd.grad(
                 loss(module), weights, allow_unused=True, materialize_grads=True
             )
         for total, gradient in zip(totals, gradients, strict=True):
             total.add_(gradient)
-    if processes() > 1:
+    if world_size() > 1:
         for total in totals:
             dist.all_reduce(total)  # a sum: the scaling of the moves takes the rest out
     return totals

@@ -9,7 +9,7 @@ from torch import Tensor
 from taser import attacks
 from taser._tensors import full_precision
 from taser.attacks import kl_divergence, kl_from
-from taser.stein._model_state import quiet
+from taser.stein._model_state import eval_mode
 
 from ._objective import Loss, Model, Objective, check_weight
 
@@ -37,7 +37,7 @@ class TRADES(Objective):
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Points where the prediction differs most from that at x."""
-        with quiet(model), torch.no_grad():
+        with eval_mode(model, freeze=True), torch.no_grad():
             clean = model(x.clone())  # a copy: it may begin in place
         return self.inner(model, x, y, loss=kl_from(clean), generator=generator)
 

@@ -10,7 +10,7 @@ from taser.probes import Margin, Probe, Probed
 from taser.stein._backends import gradient_with_graph
 from taser.stein._batchnorm import SharedPass, asked
 from taser.stein._layer_checks import plain_kernels
-from taser.stein._model_state import unwrapped
+from taser.stein._model_state import unwrap_ddp
 
 
 class GradientPenalty(nn.Module):
@@ -41,7 +41,7 @@ class GradientPenalty(nn.Module):
         shared: SharedPass | None = None,
     ) -> Tensor:
         """A scalar. x: (B, *); the score is not needed, the generator for a part of the batch."""
-        model = unwrapped(model)
+        model = unwrap_ddp(model)
         if self.training and self.fraction < 1:
             if generator is None:
                 raise ValueError("a part of the batch is drawn by a generator: give one")
@@ -80,7 +80,7 @@ class JacobianPenalty(nn.Module):
         shared: SharedPass | None = None,
     ) -> Tensor:
         """A scalar. x: (B, *); labels and score are not needed."""
-        model = unwrapped(model)
+        model = unwrap_ddp(model)
         with asked(model, x, shared), torch.enable_grad(), plain_kernels():
             x = full_precision(x).detach().requires_grad_()
             z = model(x.clone()).reshape(len(x), -1)  # a copy: it may begin in place

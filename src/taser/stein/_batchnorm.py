@@ -16,7 +16,7 @@ from taser._tensors import full_precision
 from taser.probes import Probed
 
 from ._layer_checks import UnsupportedLayer
-from ._model_state import any_compiled, frozen, roots
+from ._model_state import any_compiled, check_module, eval_mode
 
 
 def normalised(
@@ -144,7 +144,7 @@ def batch_statistics(
         if recorded is not None and recorded.knows(keys):
             fixed.kept = recorded.kept
         else:
-            with frozen(model), fixed:
+            with eval_mode(model), fixed:
                 model(x.clone())  # a copy: the model may begin with an operation in place
         fixed.recording = False
         with fixed:
@@ -160,32 +160,28 @@ class Recorded(TorchFunctionMode):
 
     def __init__(self, model: Callable) -> None:
         super().__init__()
-        self.roots = roots(model)
-        self.norms = {
-            id(norm.running_mean): root for root in self.roots for norm in _training_norms(root)
-        }
+        self.model = check_module(model)
+        self.norms = {id(norm.running_mean) for norm in _training_norms(self.model)}
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: Counter[int] = Counter()
-        self.passes: Counter[nn.Module] = Counter()
-        self._hooks: list[RemovableHandle] = []
+        self.passes = 0
+        self._hook: RemovableHandle | None = None
 
     def knows(self, norms: set[int]) -> bool:
         """Whether every pass asked each of these once."""
-        return norms <= self.kept.keys() and all(
-            self.uses[norm] == self.passes[self.norms[norm]] for norm in norms
-        )
+        return norms <= self.kept.keys() and all(self.uses[norm] == self.passes for norm in norms)
 
     def __enter__(self) -> Self:
-        self._hooks = [root.register_forward_pre_hook(self._count) for root in self.roots]
+        self._hook = self.model.register_forward_pre_hook(self._count)
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        for hook in self._hooks:
-            hook.remove()
+        if self._hook is not None:
+            self._hook.remove()
 
-    def _count(self, root: nn.Module, _: object) -> None:
-        self.passes[root] += 1
+    def _count(self, _module: nn.Module, _inputs: object) -> None:
+        self.passes += 1
 
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
@@ -211,11 +207,10 @@ class Recorded(TorchFunctionMode):
 
 
 def _training_norms(model: Callable) -> Iterator[_BatchNorm]:
-    for root in roots(model):
-        for module in root.modules():
-            is_norm = isinstance(module, _BatchNorm)
-            if is_norm and module.training and module.running_mean is not None:
-                yield module  # type: ignore[misc]
+    for module in check_module(model).modules():
+        is_norm = isinstance(module, _BatchNorm)
+        if is_norm and module.training and module.running_mean is not None:
+            yield module  # type: ignore[misc]
 
 
 class _FixedStatistics(TorchFunctionMode):
@@ -295,8 +290,7 @@ class SharedPass:
         unseen = model is None or any_compiled(model)
         self.statistics = None if unseen else Recorded(model)  # type: ignore[arg-type]
         self.outputs: Tensor | None = None
-        modules = [] if model is None else roots(model)
-        self._weights = [weight for module in modules for weight in module.parameters()]
+        self._weights = [] if model is None else list(check_module(model).parameters())
         self._versions = self._changes()
         self._random: list[Tensor] = []
         self.drew = False
@@ -390,6 +384,6 @@ def asked(
     with (
         torch.autocast(x.device.type, enabled=False),
         batch_statistics(model, full_precision(x), which, recorded),
-        frozen(model),
+        eval_mode(model),
     ):
         yield

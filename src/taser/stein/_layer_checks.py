@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from taser.probes import Probed
 
-from ._model_state import is_compiled, roots
+from ._model_state import is_compiled
 
 Backend = Literal["difference", "reverse", "piecewise_linear", "exact"]
 
@@ -25,9 +25,9 @@ class UnsupportedLayer(ValueError):
 
 def check_structure(model: Callable, backend: Backend) -> None:
     """Raise for wrappers and types that `backend` cannot work with."""
-    for root in roots(model):
-        _check_wrappers(root, backend)
-        _check_precision(root, backend)
+    if isinstance(model, nn.Module):
+        _check_wrappers(model, backend)
+        _check_precision(model, backend)
 
 
 def _check_wrappers(model: nn.Module, backend: Backend) -> None:

@@ -1,46 +1,66 @@
-"""A model that is only asked, never changed: for attacks, evaluation and their gradients."""
+"""Run a model without changing it: eval mode, random state and buffers, restored afterwards."""
 
-import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FunctionType, MethodType
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-@contextmanager
-def frozen(model: Callable) -> Iterator[None]:
-    """Evaluation mode for every module, each put back as it was.
+def check_module(model: object) -> nn.Module:
+    """The model, if it is a module: only then can its mode be changed and restored."""
+    if isinstance(model, nn.Module):
+        return model
+    raise TypeError(
+        "the model should be a torch.nn.Module, so that it can be put into eval mode; got "
+        f"{type(model).__name__}. Wrap a function together with the modules that it calls: "
+        "taser.models.Wrapped(function, module)"
+    )
 
-    BatchNorm then uses its running statistics, and leaves them alone: in training mode it couples
-    the examples, so that the gradient of a sum is no longer each example's own. Dropout rests, or
-    every point of a difference would see another network. The flags are set directly, because a
-    model may do more than that in its own `eval()`.
+
+@contextmanager
+def eval_mode(model: object, *, freeze: bool = False) -> Iterator[None]:
+    """Eval mode for every submodule, each restored to its own mode.
+
+    In training mode BatchNorm couples the examples of a batch and changes its running statistics,
+    and dropout draws. The flags are set directly, because a model may override `eval()`.
+
+    freeze: no gradients for parameters, so that a backward pass computes those of the input only.
     """
-    modules = [module for root in roots(model) for module in root.modules() if not _kept(module)]
-    modes = [module.training for module in modules]
+    module = check_module(model)
+    modules = [part for part in module.modules() if not _needs_training_mode(part)]
+    modes = [part.training for part in modules]
+    parameters = [p for p in module.parameters() if p.requires_grad] if freeze else []
     try:
-        for module in modules:
-            module.training = False
+        for part in modules:
+            part.training = False
+        for parameter in parameters:
+            parameter.requires_grad_(False)
         yield
     finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
+        for part, mode in zip(modules, modes, strict=True):
+            part.training = mode
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def _needs_training_mode(module: nn.Module) -> bool:
+    """Recurrent layers without dropout: cuDNN differentiates them in training mode only."""
+    return isinstance(module, nn.RNNBase) and not module.dropout
 
 
 @contextmanager
-def untouched_randomness(device: torch.device) -> Iterator[None]:
-    """Put the global random state back, of the CPU and of `device`, whatever the model draws."""
+def restored_rng(device: torch.device) -> Iterator[None]:
+    """Restore the global random state of the CPU and of `device`."""
     others = [device] if device.type != "cpu" else []
     with torch.random.fork_rng(others, device_type=device.type if others else "cuda"):
         yield
 
 
 @contextmanager
-def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """Put every buffer back, so that forwards in training mode leave no trace in statistics."""
+def restored_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore every buffer, so that forwards in training mode leave running statistics alone."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         yield
@@ -50,52 +70,6 @@ def kept_buffers(module: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-def _kept(module: nn.Module) -> bool:
-    """Recurrent layers without dropout: the mode changes nothing, but cuDNN wants training."""
-    return isinstance(module, nn.RNNBase) and not module.dropout
-
-
-def roots(model: Callable) -> list[nn.Module]:
-    """The modules behind a model: itself, or those that a function or an object refers to.
-
-    However deep: a function may call a function that holds the module.
-    """
-    found: list[nn.Module] = []
-    seen: set[int] = set()
-    held: list[object] = [model]
-    for thing in held:  # which grows on the way
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, nn.Module):
-            found.append(thing)
-        elif isinstance(thing, list | tuple):
-            held += thing
-        elif callable(thing) and not isinstance(thing, type):
-            held += _held_by(thing)
-    return found
-
-
-def _held_by(function: Callable) -> Iterator[object]:
-    """What a method, a partial, a closure, a function or a callable object is made of."""
-    if isinstance(function, functools.partial):
-        yield from (function.func, *function.args, *function.keywords.values())
-    if isinstance(function, MethodType):
-        owner = function.__self__
-        yield owner
-        if not isinstance(owner, nn.Module | type):
-            yield from getattr(owner, "__dict__", {}).values()
-    for cell in getattr(function, "__closure__", None) or ():
-        with suppress(ValueError):  # a name that is not given yet
-            yield cell.cell_contents
-    if isinstance(function, FunctionType):
-        if not (function.__module__ or "").startswith("torch."):  # whose functions hold no model
-            known = function.__globals__
-            yield from (known[name] for name in function.__code__.co_names if name in known)
-    else:
-        yield from getattr(function, "__dict__", {}).values()
-
-
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile wraps this module, as a wrapper or in place."""
     compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
@@ -103,32 +77,14 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def any_compiled(model: Callable) -> bool:
-    """Whether anything in the model is compiled."""
-    return any(is_compiled(module) for root in roots(model) for module in root.modules())
+    """Whether any submodule is compiled."""
+    return isinstance(model, nn.Module) and any(is_compiled(part) for part in model.modules())
 
 
-def unwrapped(model: Callable) -> Callable:
+def unwrap_ddp(model: Callable) -> Callable:
     """The module inside DistributedDataParallel.
 
-    Its parameters are the same and still report their gradients to the wrapper, which would
-    otherwise broadcast buffers in place between the penalty's forwards and its backward.
+    Its parameters still report their gradients to the wrapper. A forward of the wrapper itself
+    would broadcast buffers in place between the penalty's forwards and its backward.
     """
     return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-@contextmanager
-def quiet(model: Callable) -> Iterator[None]:
-    """Evaluation mode, and no gradients for parameters; all put back as it was.
-
-    So BatchNorm's running statistics stay, `.grad` of parameters stays, and the backward pass
-    computes what the input needs and nothing else.
-    """
-    parameters = [p for root in roots(model) for p in root.parameters() if p.requires_grad]
-    with frozen(model):
-        try:
-            for parameter in parameters:
-                parameter.requires_grad_(False)
-            yield
-        finally:
-            for parameter in parameters:
-                parameter.requires_grad_(True)

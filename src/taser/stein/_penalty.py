@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import processes, random_part, variance_correction
+from taser._distributed import random_part, variance_correction, world_size
 from taser._tensors import full_precision
 from taser.probes import Margin, Probe, Probed
 from taser.scores import Score
@@ -18,7 +18,7 @@ from ._backends import Distribution, Operator, Terms, input_gradient
 from ._batchnorm import SharedPass, Statistics, asked
 from ._checks import check_inputs, check_labels, check_options, check_penalty, check_tensor
 from ._layer_checks import Backend, check_structure
-from ._model_state import untouched_randomness, unwrapped
+from ._model_state import restored_rng, unwrap_ddp
 from ._residual import choose_backend, logger, residual_terms
 
 
@@ -87,7 +87,7 @@ def centred_square(terms: Terms, centre: Centre, *, unbiased: bool = False) -> T
 
 def global_mean(r: Tensor, detach: bool) -> Tensor:
     """The mean of r over the batch, and over all processes if there are several."""
-    if processes() == 1:
+    if world_size() == 1:
         mean = r.mean()
         return mean.detach() if detach else mean
     total = torch.stack([r.detach().sum(), r.new_tensor(float(len(r)))])
@@ -390,19 +390,19 @@ class SteinPenalty(nn.Module):
         r = torch.cat(parts)
         mean = global_mean(r, detach=True)
         self.centre.value = mean.to(self.centre.value.dtype)
-        n = len(r) * processes()  # every process has a loader of its own
+        n = len(r) * world_size()  # every process has a loader of its own
         spread = float(r.std()) / n**0.5 if len(r) > 1 else float("nan")
         return Calibration(float(mean), spread, n)
 
     def _residuals(
         self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor | Directed, shared: SharedPass
     ) -> tuple[Terms, Backend]:
-        model, x = unwrapped(model), full_precision(x)
+        model, x = unwrap_ddp(model), full_precision(x)
         f = Probed(model, self.probe, y)
         known = self._known.backend_for(model)
         check_labels(y, x)
         check_inputs(x, x.detach() if isinstance(s, Directed) else s, finite=known is None)
-        with untouched_randomness(x.device), asked(model, x, shared, self.batchnorm):
+        with restored_rng(x.device), asked(model, x, shared, self.batchnorm):
             if isinstance(s, Directed):
                 if known is None:
                     check_structure(model, "difference")

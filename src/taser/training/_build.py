@@ -12,7 +12,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from taser import attacks, objectives
-from taser._distributed import WEIGHTS, mixed, processes
+from taser._distributed import WEIGHTS, combine_seeds, world_size
 from taser.attacks import Threat
 from taser.attacks._threat import Norm
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
@@ -29,7 +29,7 @@ from taser.stein import SteinPenalty
 
 from ._config import Config, DataConfig, ModelConfig, ObjectiveConfig, RegulariserConfig
 from ._optimiser import Average, build_optimiser
-from ._step import Attacked, Learner, Precision
+from ._step import AttackView, Learner, Precision
 
 PIXELS_PER_UNIT = 2.0  # u = 2x − 1 are the coordinates of a diffusion model
 
@@ -287,7 +287,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     device, rank = accelerator.device, accelerator.process_index
     dataset = dataset or build_data(config.data)
     network = architecture(config.model, dataset)
-    torch.manual_seed(mixed(config.loop.seed, WEIGHTS))
+    torch.manual_seed(combine_seeds(config.loop.seed, WEIGHTS))
     model = network.build(weights=_weights(config)).train().to(device)
     if config.model.freeze_norm:
         for module in model.modules():
@@ -312,11 +312,11 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
 
 def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.device) -> Batches:
     size = min(config.loop.batch, len(dataset.train))
-    if size % processes():
+    if size % world_size():
         raise ValueError(
-            f"loop.batch={size} is shared by {processes()} processes: give a multiple of that"
+            f"loop.batch={size} is shared by {world_size()} processes: give a multiple of that"
         )
-    config.check_pieces(size // processes())
+    config.check_pieces(size // world_size())
     return Batches(
         dataset.train.to(device), size, seed=config.loop.seed,
         scores=cached_scores(config, dataset, learner.regulariser),
@@ -354,5 +354,5 @@ def _learner(
         unit_of(config.regulariser, regulariser, reach), teacher,
         config.teacher.weight, config.objective.awp_gamma, config.objective.awp_with_penalty,
         config.optimiser.clip,
-        config.loop.accumulate, attacked=Attacked(config.loop.fold, config.loop.compile),
+        config.loop.accumulate, attacked=AttackView(config.loop.fold, config.loop.compile),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
-from taser._distributed import processes
+from taser._distributed import world_size
 from taser._files import write_atomically
 from taser.regularisers import Taser
 
@@ -183,9 +183,9 @@ def _centre(setup: Setup) -> nn.Module | None:
 
 def same_statistics(module: nn.Module) -> None:
     """Give every process the mean of all running statistics: each saw its own part of the data."""
-    if processes() == 1:
+    if world_size() == 1:
         return
     for buffer in module.buffers():
         if buffer.is_floating_point():
             torch.distributed.all_reduce(buffer)
-            buffer /= processes()
+            buffer /= world_size()

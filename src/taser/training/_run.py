@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from taser._distributed import mixed, processes, seeded_step
+from taser._distributed import combine_seeds, seeded_step, world_size
 from taser._files import Taken, locked, write_atomically
 from taser._progress import Progress as Told
 from taser.data import Batch
@@ -99,7 +99,9 @@ class _Run:
         step, steps = self.progress.step, self.setup.steps
         x, y, s = self._own_part(batch)
         generator = seeded_step(self.config.loop.seed, step, self.setup.rank, self.setup.device)
-        self.setup.generator.manual_seed(mixed(self.config.loop.seed, step, self.setup.rank, 2))
+        self.setup.generator.manual_seed(
+            combine_seeds(self.config.loop.seed, step, self.setup.rank, 2)
+        )
         for group in self.learner.optimiser.param_groups:
             group["lr"] = learning_rate(
                 step, steps, self.config.optimiser.rate, self.config.schedule
@@ -125,7 +127,7 @@ class _Run:
 
     def _own_part(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """This process's share of the global batch."""
-        size = len(batch.x) // processes()
+        size = len(batch.x) // world_size()
         rows = slice(self.setup.rank * size, (self.setup.rank + 1) * size)
         x, s = batch.x[rows], None if batch.s is None else batch.s[rows]
         return x.contiguous(memory_format=self.setup.layout), batch.y[rows], s

@@ -9,18 +9,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import processes, variance_correction
+from taser._distributed import variance_correction, world_size
 from taser.models import Folded, folded
 from taser.objectives import Loss, Objective, Standard, perturbed, teacher_kl
 from taser.regularisers import Regulariser, Taser
 from taser.stein import SharedPass
-from taser.stein._model_state import kept_buffers, quiet, unwrapped
+from taser.stein._model_state import eval_mode, restored_buffers, unwrap_ddp
 
 TRIED = 8
 
 
 @dataclass
-class Attacked:
+class AttackView:
     """fold: a copy whose BatchNorms are folded; compile: and compiled."""
 
     fold: bool = True
@@ -40,7 +40,7 @@ class Attacked:
     def _folded_copy(self, module: nn.Module, x: Tensor) -> nn.Module:
         if self._folded is None:
             copy = folded(module)
-            with quiet(module), torch.no_grad():
+            with eval_mode(module, freeze=True), torch.no_grad():
                 few = x[:TRIED]  # in copies: the module may begin in place
                 own = module(few.clone())
                 if copy is None or not _alike(_answers(copy, few), own):
@@ -140,12 +140,12 @@ class Learner:
     clip: float | None = None
     parts: int = 1
     number: int = 0
-    attacked: Attacked = field(default_factory=Attacked)
+    attacked: AttackView = field(default_factory=AttackView)
 
     @property
     def module(self) -> nn.Module:
         """The model without the wrapper of several processes."""
-        module = unwrapped(self.model)
+        module = unwrap_ddp(self.model)
         assert isinstance(module, nn.Module)
         return module
 
@@ -256,7 +256,7 @@ class Learner:
 
     def _check(self, total: Tensor, numbers: Numbers) -> None:
         finite = torch.isfinite(total.detach()).float()
-        if processes() > 1:  # all stop, or those that go on would wait for ever
+        if world_size() > 1:  # all stop, or those that go on would wait for ever
             dist.all_reduce(finite, dist.ReduceOp.MIN)
         if not bool(finite):
             shown = ", ".join(f"{name} {float(value):.4g}" for name, value in numbers.items())
@@ -289,11 +289,11 @@ def _kept_centre(regulariser: Regulariser | None) -> Iterator[None]:
 
 def _of_all(numbers: Numbers) -> Numbers:
     """The mean over processes, each of which saw its own part of the batch."""
-    if processes() == 1:
+    if world_size() == 1:
         return numbers
     means = torch.stack(list(numbers.values()))
     dist.all_reduce(means)
-    return dict(zip(numbers, means / processes(), strict=True))
+    return dict(zip(numbers, means / world_size(), strict=True))
 
 
 def _accuracies(base: Loss, y: Tensor) -> Numbers:
@@ -320,7 +320,7 @@ def gradient_ratio(
     first = slice(-(-len(x) // learner.parts))
     x, y, s = x[first], y[first], None if s is None else s[first]
     moved = objective.attack(module, x, y, generator=generator)
-    with kept_buffers(module):
+    with restored_buffers(module):
         base = gradient_norm(module, objective.loss(module, x, y, moved).total)
     with _whole(regulariser):
         penalty = gradient_norm(module, regulariser(module, x, y, s, generator=generator))
@@ -346,7 +346,7 @@ def gradient_norm(model: nn.Module, value: Tensor) -> float:
     parameters = [p for p in model.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    if processes() > 1:
+    if world_size() > 1:
         dist.all_reduce(flat)
-        flat /= processes()
+        flat /= world_size()
     return float(flat.norm())

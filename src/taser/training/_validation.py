@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from taser import attacks
-from taser._distributed import VALIDATION, mixed, processes
-from taser.stein._model_state import quiet
+from taser._distributed import VALIDATION, combine_seeds, world_size
+from taser.stein._model_state import eval_mode
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ def validate(
     sums = torch.zeros(3, dtype=torch.float64)
     device = next(model.parameters()).device
     for number, rows in enumerate(torch.arange(len(x)).split(batch)):
-        if number % processes() != rank:
+        if number % world_size() != rank:
             continue
         here, target = x[rows].to(device), y[rows].to(device)
-        generator = torch.Generator(device).manual_seed(mixed(seed, VALIDATION, number))
+        generator = torch.Generator(device).manual_seed(combine_seeds(seed, VALIDATION, number))
         moved = attack(model, here, target, loss=loss, generator=generator)
-        with quiet(model), torch.no_grad():
+        with eval_mode(model, freeze=True), torch.no_grad():
             before, after = model(here), model(moved)
         if regression:
             merits = [-attacks.squared_error(outputs, target) for outputs in (before, after)]
         else:
             merits = [(outputs.argmax(1) == target).float() for outputs in (before, after)]
         sums += torch.stack([merit.sum() for merit in (*merits, torch.ones_like(merits[0]))]).cpu()
-    if processes() > 1:
+    if world_size() > 1:
         sums = sums.to(device)
         dist.all_reduce(sums)
     clean, robust, n = sums.tolist()

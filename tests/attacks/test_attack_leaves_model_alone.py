@@ -20,7 +20,7 @@ from taser.attacks import (
     Transfer,
 )
 from taser.evaluation._model_checks import differentiable
-from taser.stein._model_state import quiet, roots
+from taser.stein._model_state import eval_mode, roots
 
 THREAT = Threat("linf", 0.1)
 ATTACKS: list[Attack | PGD] = [
@@ -67,10 +67,10 @@ def test_attacks_see_evaluation_mode() -> None:
 
 def test_quiet_puts_everything_back_after_an_error() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-    with quiet(model):
+    with eval_mode(model, freeze=True):
         assert not model.training
         assert not any(p.requires_grad for p in model.parameters())
-    with pytest.raises(RuntimeError, match="shapes"), quiet(model):
+    with pytest.raises(RuntimeError, match="shapes"), eval_mode(model, freeze=True):
         model(torch.ones(1, 3))
     assert model.training
     assert model[1].training
@@ -83,7 +83,7 @@ def test_quiet_reaches_a_model_through_a_function() -> None:
     def call(x: torch.Tensor) -> torch.Tensor:
         return model(x)
 
-    with quiet(call):
+    with eval_mode(call, freeze=True):
         assert not model.training
     assert model.training
 
@@ -95,7 +95,7 @@ def test_quiet_reaches_a_model_through_functions_of_functions() -> None:
         partial(lambda inner, x: inner(x), model),
         partial(lambda x, inner: inner(x), inner=model.forward),
     ):
-        with quiet(call):
+        with eval_mode(call, freeze=True):
             assert not model.training
         assert model.training
 
