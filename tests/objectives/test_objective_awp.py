@@ -127,7 +127,7 @@ def worker(rank: int, out: str) -> None:
     wrapped = DistributedDataParallel(model.eval())
     with perturbed(wrapped, [lambda m: Standard()(m, x[rows], y[rows])], GAMMA):
         save_file(parameters(model), f"{out}/{rank}.safetensors")
-    leave()
+    exit_process()
 
 
 def test_two_processes_move_alike_and_as_one_with_both_halves(tmp_path: Path) -> None:

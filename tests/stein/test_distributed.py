@@ -51,7 +51,7 @@ def worker(rank: int, out: str) -> None:
         results[center] = {"value": value / 2, "gradient": gradient}
     if rank == 0:
         torch.save(results, out)
-    leave()
+    exit_process()
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:

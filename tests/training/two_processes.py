@@ -103,4 +103,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     PGD._begin = start  # type: ignore[method-assign]
     everything(Path(sys.argv[1]))
-    leave()
+    exit_process()

@@ -132,7 +132,7 @@ class Cascade:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         found = x.detach().clone()
         with eval_mode(model, freeze=True), torch.no_grad():
             for stage in self.stages:

@@ -148,7 +148,7 @@ class AutoAttackPart:
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 — the package seeds itself
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         box = UnitBox.around(self.threat, x)
         with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings():
             u = box.into(x.detach()).float().contiguous()

@@ -127,7 +127,7 @@ class FGSM:
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         with eval_mode(model, freeze=True):
             gradient = input_gradient(model, x, y, self.loss)
@@ -179,7 +179,7 @@ class RestartedPGD:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         with eval_mode(model, freeze=True):
             worst = Worst(model, x, y)

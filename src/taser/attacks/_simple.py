@@ -31,7 +31,7 @@ class RandomNoise:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = Worst(model, x, y)
             for _ in range(self.samples):
@@ -76,5 +76,5 @@ class Transfer:
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         return self.attack(self.surrogate, x, y, generator=generator)

@@ -77,7 +77,7 @@ class SPSA:
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached. y: (B,)."""
+        """Attacked inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         with eval_mode(model, freeze=True), torch.no_grad():

@@ -45,7 +45,7 @@ class RaySearch:
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
     ) -> Tensor:
-        """AttackView inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
+        """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
         x = x.detach()
         flat = x.flatten(1)
         way = torch.ones_like(flat)

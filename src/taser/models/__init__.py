@@ -5,6 +5,6 @@ from ._folding import Folded, folded
 from ._weights import load_model, load_weights, read_weights
 
 __all__ = [
-    "MLP", "Folded", "ResNet18", "SmallCNN", "WideResNet", "Wrapped", "build", "folded", "load_model",
-    "load_weights", "read_weights",
+    "MLP", "Folded", "ResNet18", "SmallCNN", "WideResNet", "Wrapped", "build", "folded",
+    "load_model", "load_weights", "read_weights",
 ]  # fmt: skip
