@@ -23,22 +23,6 @@ Quick = Annotated[bool, typer.Option("--quick", help="A small run to try it; not
 
 @app.command()
 @with_json
-def toy1d(out: Out = Path("out/toy1d"), seeds: Seeds = None, quick: Quick = False) -> None:
-    """Regression of sin x: the paper's Table 1, with its figure.
-
-    Example: taser study toy1d --seeds 3 --out out/toy1d
-    """
-    from taser.report import toy1d as report
-    from taser.studies.toy1d import Config, run
-
-    config = _config(Config, quick, seeds)
-    with progress_bar() as progress:
-        result = run(config, progress=progress)
-    show(report.write(result, out), [HASTE] * quick + report.summary(result))
-
-
-@app.command()
-@with_json
 def manifold2d(
     out: Out = Path("out/manifold2d"), seeds: Seeds = None, quick: Quick = False
 ) -> None:
