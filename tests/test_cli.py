@@ -28,16 +28,6 @@ def test_version_and_help() -> None:
         assert "Usage" in run(*command, "--help")
 
 
-@pytest.mark.parametrize("study", ["manifold2d"])
-def test_studies_say_what_they_found_and_write_a_page(study: str, tmp_path: Path) -> None:
-    result = runner.invoke(app, ["study", study, "--quick", "--out", str(tmp_path), "--json"])
-    assert result.exit_code == 0, result.output
-    assert "TASER" in result.stderr
-    assert result.stdout == (tmp_path / "results.json").read_text()
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    assert {"results.json", "table.md"} <= {path.name for path in tmp_path.iterdir()}
-
-
 def test_data_can_be_listed_and_looked_at(tmp_path: Path) -> None:
     assert "cifar10         fetch" in run("data", "list", "--root", tmp_path)
     assert "(1, 8, 8)" in run("data", "info", "digits")

@@ -1,7 +1,7 @@
 """`taser study`: experiments, each with a report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,39 +13,7 @@ if TYPE_CHECKING:
     from taser.studies.table_config import TableConfig
 
 app = typer.Typer(help="Experiments, each with a report.", no_args_is_help=True)
-Seeds = Annotated[
-    int | None, typer.Option(min=1, help="Networks for every setting; by default as published.")
-]
-HASTE = "A quick run: too short to compare with the figures of README and docs."
 RunThreads = Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A small run to try it; not to quote.")]
-
-
-@app.command()
-@with_json
-def manifold2d(
-    out: Out = Path("out/manifold2d"), seeds: Seeds = None, quick: Quick = False
-) -> None:
-    """A classifier on a curve in the plane: the paper's Figure 1, measured.
-
-    Example: taser study manifold2d --out out/manifold2d
-    """
-    from taser.report import manifold2d as report
-    from taser.studies.manifold2d import Config, run
-
-    config = _config(Config, quick, seeds)
-    with progress_bar() as progress:
-        result = run(config, progress=progress)
-    show(report.write(result, out), [HASTE] * quick + report.summary(result))
-
-
-def _config(kind: Any, quick: bool, seeds: int | None) -> Any:
-    """A study's settings: as they are, with other seeds, or quick."""
-    if quick and seeds is not None:
-        raise ValueError("--quick has its own number of seeds: give one of --quick and --seeds")
-    if seeds is not None:
-        return kind(seeds=tuple(range(seeds)))
-    return kind.quick() if quick else kind()
 
 
 @app.command()

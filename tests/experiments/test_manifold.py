@@ -8,19 +8,30 @@ import pytest
 import torch
 from torch import nn
 
-from taser.studies import manifold2d
-from taser.studies.curve import Curve, normal, split
-from taser.studies.manifold2d import METHODS, PLAIN, Config, Sample
-from taser.studies.matched import at_level, common_levels, strongest
-from taser.studies.sensitivity import Sensitivity, margin_gradient, measure
+import manifold
+from curve import Curve, normal, split
+from manifold import (
+    METHODS,
+    ON_CURVE,
+    PLAIN,
+    QUICK,
+    Sample,
+    Sensitivity,
+    Settings,
+    at_level,
+    common_levels,
+    margin_gradient,
+    measure,
+)  # fmt: skip
 
 CURVE = Curve.sine(0.4)
-TINY = Config(seeds=(3,), strengths=(0.01, 0.1), examples=64, steps=3, batch=16, width=8)
+TINY = Settings(seeds=(3,), strengths=(0.01, 0.1), examples=64, steps=3, batch=16, width=8)
 
 
 @pytest.fixture(scope="module")
 def quick():
-    return manifold2d.run(Config.quick())
+    study, _, _ = manifold.run(QUICK)
+    return study
 
 
 def linear(*weights):
@@ -48,7 +59,7 @@ def test_tangents_point_to_the_next_point_and_arc_measures_the_way():
     step = CURVE.points.double().diff(dim=0)
     cosine = (step * CURVE.tangents[:-1]).sum(1) / step.norm(dim=1)
     assert float(cosine.min()) > 0.999
-    assert CURVE.length == pytest.approx(float(step.norm(dim=1).sum()), rel=1e-4)
+    assert float(CURVE.arc[-1]) == pytest.approx(float(step.norm(dim=1).sum()), rel=1e-4)
 
 
 def test_score_points_back_along_the_normal_off_the_middle_of_the_curve():
@@ -82,20 +93,20 @@ def test_classes_take_turns_and_room_is_the_way_to_the_next():
     assert segment.unique().tolist() == [0, 1, 2, 3]
     shares = segment.bincount() / len(segment)  # the points are denser where the curve is flat
     assert float(shares.min()) > 0.15
-    assert float(room[0]) == pytest.approx(CURVE.length / 4, rel=1e-5)
+    assert float(room[0]) == pytest.approx(float(CURVE.arc[-1]) / 4, rel=1e-5)
     assert float(room.min()) < 0.01
 
 
 def test_at_equal_strength_penalties_charge_alike_for_normal_sensitivity():
     """σ² E(s·∇m)² ≈ E‖Π_N ∇m‖², for a margin whose gradient is the same everywhere."""
-    config = Config(examples=3000)
-    data = Sample.draw(CURVE, config, torch.Generator().manual_seed(0))
+    settings = Settings(examples=3000)
+    data = Sample.draw(CURVE, settings, torch.Generator().manual_seed(0))
     gradient = torch.tensor([0.3, -1.0]).expand_as(data.x)
-    charge = config.sigma**2 * (data.s * gradient).sum(1).square().mean()
+    charge = settings.sigma**2 * (data.s * gradient).sum(1).square().mean()
     across = split(gradient, data.tangent)[1].square().sum(1).mean()
     assert float(charge) == pytest.approx(float(across), rel=0.1)
-    assert config.weight("taser", 2.0) == pytest.approx(2.0 * config.sigma**2)
-    assert config.weight("isotropic", 2.0) == 2.0
+    assert settings.weight("taser", 2.0) == pytest.approx(2.0 * settings.sigma**2)
+    assert settings.weight("isotropic", 2.0) == 2.0
 
 
 def test_measure_against_a_linear_classifier():
@@ -132,15 +143,10 @@ def test_common_levels_lie_where_every_path_passes():
     assert common_levels([one, [point(40.0, 1.0), point(20.0, 1.0)]], "tangent") == []
 
 
-def test_strongest_is_the_last_that_is_good_enough():
-    assert strongest([0.9, 0.8, 0.9, 0.5], 0.85) == 2
-    assert strongest([0.5, 0.4], 0.85) == 0
-
-
 def test_taser_lowers_the_normal_share(quick):
-    (plain,) = quick.over_seeds(PLAIN, 0.0)
-    for strength in quick.config.strengths:
-        (ours,) = quick.over_seeds("taser", strength)
+    (plain,) = quick.measured[PLAIN, 0.0]
+    for strength in quick.settings.strengths:
+        (ours,) = quick.measured["taser", strength]
         assert ours.ratio < (0.9 if strength < 0.001 else 0.3) * plain.ratio
         assert ours.accuracy_any <= ours.accuracy_normal <= ours.accuracy
 
@@ -156,48 +162,71 @@ def test_at_equal_tangential_sensitivity_taser_leaves_less_normal_than_isotropic
 
 
 def test_on_the_curve_the_residual_says_nothing_of_the_normal(quick):
-    strength, (control,) = quick.control()
-    (ours,) = quick.over_seeds("taser", strength)
+    strength = quick.shown("taser")
+    (control,) = quick.measured[ON_CURVE, strength]
+    (ours,) = quick.measured["taser", strength]
     assert control.ratio > 3 * ours.ratio
 
 
-def test_numbers_survive_json(quick):
-    numbers = json.loads(json.dumps(quick.numbers(), allow_nan=False))
-    assert len(numbers["runs"]) == 2 + len(METHODS) * len(quick.config.strengths)
-    assert set(numbers["matched"]) == {"tangent", "normal"}
+def test_the_strength_shown_is_the_nearest_to_the_middle_level(quick):
+    middle = quick.levels("tangent")[1]
+    apart = {
+        strength: abs(math.log(quick.measured["isotropic", strength][0].tangent / middle))
+        for strength in quick.settings.strengths
+    }
+    assert quick.shown("isotropic") == min(apart, key=apart.get)
+    assert quick.shown(PLAIN) == 0.0
 
 
-def test_runs_repeat_to_the_bit_and_leave_the_global_seed_alone():
-    before = torch.get_rng_state()
-    calls = []
-    one = manifold2d.run(TINY, lambda *call: calls.append(call))
-    assert one == manifold2d.run(TINY)
-    assert torch.equal(before, torch.get_rng_state())
-    assert [done for done, _, _ in calls] == list(range(len(one.runs) + 1))
-    assert {total for _, total, _ in calls} == {len(one.runs)}
-    assert one != manifold2d.run(replace(TINY, seeds=(4,)))
+def test_runs_repeat_to_the_bit():
+    one, again, other = (
+        manifold.run(settings)[0] for settings in (TINY, TINY, replace(TINY, seeds=(4,)))
+    )
+    assert one == again
+    assert one.measured != other.measured
+
+
+@pytest.mark.parametrize(("isotropic", "taser"), [(0.4, 0.1), (0.1, 0.4), (0.2, 0.2)])
+def test_factors_follow_the_numbers(isotropic, taser):
+    """Made-up paths whose normal share is the same at every strength."""
+    shares = {"isotropic": isotropic, "first-order": 2 * taser, "taser": taser}
+    measured = {
+        (method, strength): [point(0.1 / strength, share * 0.1 / strength)] * len(TINY.seeds)
+        for method, share in shares.items()
+        for strength in TINY.strengths
+    }
+    study = manifold.Study(TINY, measured, 1.0)
+    assert study.factors("tangent", "isotropic", "normal") == pytest.approx([isotropic / taser] * 3)
+    assert study.factors("tangent", "first-order", "normal") == pytest.approx([2.0] * 3)
+    row = f"| isotropic | tangent | normal | {isotropic / taser:.2g} |"
+    assert row in manifold.factors_table(study)
+
+
+def test_no_common_level_is_said_and_does_not_fail():
+    study, data, models = manifold.run(TINY)
+    apart = {
+        (method, strength): [replace(m, tangent=100.0) if method == "taser" else m for m in found]
+        for (method, strength), found in study.measured.items()
+    }
+    study = replace(study, measured=apart)
+    assert study.levels("tangent") == []
+    assert "in common" in manifold.matched_table(study)
+    assert "| – | – |" in manifold.factors_table(study)
+    assert len(manifold.draw(study, data, models).subfigs) == 2
+
+
+def test_the_script_writes_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifold, "QUICK", TINY)
+    manifold.main(["--quick", "--out", str(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "table.md", "figures.json", "geometry.png"
+    }  # fmt: skip
+    assert (tmp_path / "geometry.png").read_bytes().startswith(b"\x89PNG")
+    assert "| TASER, first order |" in (tmp_path / "table.md").read_text()
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert len(figures["runs"]) == 2 + len(METHODS) * len(TINY.strengths)
 
 
 def test_diverging_training_says_so():
     with pytest.raises(RuntimeError, match="diverged"):
-        manifold2d.run(replace(TINY, rate=1e30))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seeds": ()}, "seeds should be one or more"),
-        ({"seeds": (1, 1)}, "different numbers; got"),
-        ({"strengths": (0.1,)}, "two or more positive"),
-        ({"strengths": (0.1, 0.01)}, "that grow; got"),
-        ({"strengths": (0.0, 0.1)}, "positive numbers"),
-        ({"sigma": 0.0}, "sigma should be positive; got 0.0"),
-        ({"eps": -1.0}, "eps should be positive"),
-        ({"segments": 1}, "segments should be at least 2; got 1"),
-        ({"batch": 1}, "batch should be at least 2"),
-        ({"allowance": 1.0}, "allowance should lie in"),
-    ],
-)
-def test_wrong_settings_raise(change, message):
-    with pytest.raises(ValueError, match=message):
-        Config(**change)
+        manifold.run(replace(TINY, rate=1e30))

@@ -33,11 +33,6 @@ class Curve:
         arc = torch.cat([speed.new_zeros(1), torch.cumulative_trapezoid(speed, u)])
         return cls(points.float(), (velocity / speed[:, None]).float(), arc.float())
 
-    @property
-    def length(self) -> float:
-        """Of the whole curve."""
-        return float(self.arc[-1])
-
     def blurred(self, sigma: float) -> GaussianMixture:
         """The law of c(U) + σε, U uniform along the curve: one normal at each point.
 
@@ -57,8 +52,8 @@ class Curve:
         """The number of the curve point nearest to each x: (B, 2) → (B,)."""
         # The plain difference: cdist's matrix-product route loses digits when points are close.
         mode = "donot_use_mm_for_euclid_dist"
-        return torch.cat([torch.cdist(part, self.points, compute_mode=mode).argmin(1)
-                          for part in x.split(4096)])  # fmt: skip
+        parts = [torch.cdist(part, self.points, compute_mode=mode) for part in x.split(4096)]
+        return torch.cat([part.argmin(1) for part in parts])
 
     def segment(self, x: Tensor, segments: int) -> Tensor:
         """Which of `segments` equal lengths of the curve x is nearest to: (B, 2) → (B,)."""
@@ -70,8 +65,8 @@ class Curve:
 
         The curve's own two ends do not count: there is no other segment beyond them.
         """
-        inner = self.arc[-1] * torch.arange(1, segments) / segments
-        return (self.arc[self.nearest(x)][:, None] - inner).abs().amin(1)
+        ends = self.arc[-1] * torch.arange(1, segments) / segments
+        return (self.arc[self.nearest(x)][:, None] - ends).abs().amin(1)
 
 
 def split(gradient: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
