@@ -19,7 +19,7 @@ lint: $(READY)
 
 bench: $(READY)  ## measure again what benchmarks/results/ holds (about two hours)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
-	$(BIN)/python benchmarks/overhead.py --out benchmarks/results
+	for name in overhead memory growth switches; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/evaluation.py --examples 100 --batch 50 --out benchmarks/results
 	$(BIN)/python benchmarks/score_cache.py --out benchmarks/results
 

@@ -130,7 +130,7 @@ def test_options_have_one_name_everywhere() -> None:
     flags = {names: {flag for o in command.params for flag in o.opts} for names, command in EVERY}
     for names in (("evaluate",), ("audit",), ("shift",), ("score", "check")):
         assert {"--data", "--examples", "-n", "--out", "--json", "--root"} <= flags[names]
-    for names in (("study", "table"), ("bench", "overhead"), ("report",), ("demo",)):
+    for names in (("study", "table"), ("report",), ("demo",)):
         assert "--json" in flags[names]
     assert "--json" not in flags["study", "work"]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from taser.studies.overhead import images
 from taser.studies.table_config import METHODS
 from taser.training import estimate as estimation
 from taser.training import read_recipe
 from taser.training.setup import set_up
+from training_steps import images
 
 
 @pytest.mark.parametrize("taser", [False, True])

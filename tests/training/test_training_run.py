@@ -17,7 +17,6 @@ from taser import objectives
 from taser.attacks import PGD, Threat
 from taser.attacks.pgd import step_for
 from taser.lock import locked
-from taser.studies.overhead import images
 from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training.assemble import (
     architecture,
@@ -27,6 +26,7 @@ from taser.training.assemble import (
 )
 from taser.training.attacked import Attacked
 from taser.training.setup import set_up
+from training_steps import images
 
 AWP = {"awp": True, "awp_start": 0}
 METHODS: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from . import audit, bench, compare, data, doctor, evaluate, score, shift, study, train
+from . import audit, compare, data, doctor, evaluate, score, shift, study, train
 from .common import Jobs, Out, PlainErrors, show
 from .machine import with_json
 
@@ -20,7 +20,6 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(score.app, name="score")
 app.add_typer(study.app, name="study")
-app.add_typer(bench.app, name="bench")
 app.command()(train.train)
 app.command()(train.finetune)
 app.command()(train.recipes)

@@ -1,17 +1,45 @@
-"""Seconds and peak memory of a piece of work."""
+"""Seconds and peak memory of a piece of work, and how every benchmark writes them down."""
 
+import argparse
+import json
 import multiprocessing
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def parser(description: str | None, repetitions: int | None = None) -> argparse.ArgumentParser:
+    """The options that benchmarks share; `description` is a module's docstring."""
+    options = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    options.add_argument("--out", type=Path, default=RESULTS, help="folder for the .json and .md")
+    options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
+    if repetitions is not None:
+        options.add_argument("--repetitions", type=int, default=repetitions, help="of every timing")
+    return options
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
+    """A Markdown table, numbers to the right, its caption below."""
+    rule = ":--" + "|--:" * (len(headings) - 1)
+    body = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return f"| {' | '.join(headings)} |\n|{rule}|\n{body}\n" + (f"\n{caption}\n" if caption else "")
+
+
+def write(out: Path, name: str, title: str, result: Any, tables: Sequence[str]) -> None:
+    """<name>.json and <name>.md in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (out / f"{name}.md").write_text("\n".join([f"# {title}\n", *tables]))
 
 
 def timed(work: Callable[[], Any]) -> float:

@@ -1,23 +1,22 @@
-"""What TASER costs on top of each method: off, the paper's way, and our default, in one run."""
+"""The training steps that are measured: each method without TASER, the paper's way, by default."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import count
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from measure import Stepper
 from taser.data import Dataset, Split
 from taser.objectives import PGD
 from taser.training import Config, read_recipe
 from taser.training.randomness import seeded_step
 from taser.training.setup import set_up
 
-from .measure import Stepper, Timing, circumstances, interleaved
-from .queue import Progress
-from .table_config import METHODS
-
+METHODS = {
+    "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",
+    "trades-awp": "TRADES + AWP", "mart-awp": "MART + AWP",
+}  # fmt: skip
 MODES = {
     "off": [],
     "paper": [
@@ -28,12 +27,9 @@ MODES = {
     "default": ["regulariser.name=taser"],
 }  # fmt: skip
 """The paper's way: second derivatives of every example in every step, the score network too."""
-
+MODE_TITLES = {"off": "—", "paper": "+ TASER, the paper's way", "default": "+ TASER, default"}
 PLAIN_LOOPS = {"loop by loss.backward()": True, "loop by autograd.grad": False}
 """PGD training as it is usually written, and whether its attack computes weight gradients too."""
-
-
-SELDOM = ("paper", *PLAIN_LOOPS)  # whose ratios are far from one
 
 
 @dataclass(frozen=True)
@@ -50,17 +46,6 @@ class Workload:
 
 
 WORKLOADS = (Workload(64, 32), Workload(16, 128))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """One method in one mode; the ratio of its timing is to the method's "off"."""
-
-    workload: str
-    method: str
-    mode: str
-    timing: Timing
-    milliseconds_per_example: float
 
 
 def images(size: int) -> Dataset:
@@ -135,41 +120,3 @@ def plain_pgd_loop(workload: Workload, weight_gradients: bool) -> Callable[[], N
         optimiser.step()
 
     return step
-
-
-def measure(
-    workloads: Sequence[Workload] = WORKLOADS,
-    methods: Sequence[str] = METHODS,
-    *,
-    repetitions: int = 9,
-    progress: Progress | None = None,
-    keep: Callable[[dict[str, Any]], object] = lambda _: None,
-) -> dict[str, Any]:
-    """Every method in every mode, repetitions interleaved; JSON.
-
-    keep: called with what there is so far, after each method.
-    """
-    total, ticks = len(workloads) * len(methods) * repetitions, count(1)
-    result: dict[str, Any] = {**circumstances(), "repetitions": repetitions, "costs": []}
-    for workload in workloads:
-        for method in methods:
-
-            def tick(label: str = f"{workload.name}, {method}") -> None:
-                if progress:
-                    progress(next(ticks), total, label)
-
-            steppers = _steppers(workload, method)
-            for mode, timing in interleaved(steppers, repetitions, tick, SELDOM).items():
-                each = 1000 * timing.seconds / workload.batch
-                result["costs"].append(asdict(Cost(workload.name, method, mode, timing, each)))
-            keep(result)
-    return result
-
-
-def _steppers(workload: Workload, method: str) -> dict[str, Stepper]:
-    """Each mode's step; for PGD also the loops that everybody writes."""
-    steppers = {mode: stepper(workload, method, overrides) for mode, overrides in MODES.items()}
-    if method == "pgd":
-        for name, whole in PLAIN_LOOPS.items():
-            steppers[name] = plain_pgd_loop(workload, whole), 1
-    return steppers
