@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint experiments bench docs clean
 
 demo: $(READY)  ## run the main job on data that needs no download, and write a report
 	$(BIN)/taser demo --out out/demo
@@ -16,6 +16,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+experiments: $(READY)  ## the paper's Table 1 and Figure 1 (three minutes)
+	for name in toy_regression manifold; do $(BIN)/python experiments/$$name.py || exit 1; done
 
 bench: $(READY)  ## measure again what benchmarks/results/ holds (about two hours)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results

@@ -16,6 +16,7 @@ from taser.evaluation.verdicts import Verdicts
 from taser.report import method_study
 from taser.report.demo import conclusion
 from taser.report.finished import Finished
+from taser.report.frontier import draw_frontier, families
 from taser.report.latex import latex
 from taser.report.method_findings import summary
 from taser.report.method_search import search_section
@@ -246,6 +247,18 @@ def test_an_attack_on_fewer_examples() -> None:
     row = rows([whole], ["clean", "autoattack", "spsa", "worst"])[0]
     assert row.n == {"clean": 100, "autoattack": 100, "spsa": 10, "worst": 100}
     assert "n = 100 (SPSA 10) and 1 seed" in main_table([row]).caption
+
+
+def test_curves_are_in_the_order_of_lambda() -> None:
+    found = rows(
+        [run("off", 1), run("taser λ=0.1", 30), run("taser λ=0.03", 20), run("other", 3)],
+        ["clean", "autoattack"],
+    )
+    curves = families(found)
+    assert [row.variant for row in curves["taser"]] == ["taser λ=0.03", "taser λ=0.1"]
+    assert list(curves) == ["taser"]
+    assert draw_frontier(found) is not None
+    assert draw_frontier(found[:1]) is None
 
 
 STUDIES = Path(taser.__file__).parent / "recipes" / "studies"

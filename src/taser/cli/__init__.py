@@ -73,9 +73,7 @@ def demo(
 @app.command()
 @with_json
 def report(
-    folder: Annotated[
-        Path, typer.Argument(help="Of `taser study table` or `ablation`, finished or not.")
-    ],
+    folder: Annotated[Path, typer.Argument(help="Of `taser study table`, finished or not.")],
 ) -> None:
     """Make the report of a study anew, from the runs that are finished by now.
 

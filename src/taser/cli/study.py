@@ -36,36 +36,12 @@ def table(
     show(*report_on(run_queue(read_table_config(recipe), out, jobs, threads), out))
 
 
-@app.command()
-@with_json
-def ablation(
-    recipe: Annotated[str, typer.Option(help="As for `taser study table`.")] = "studies/ablation",
-    out: Out = Path("out/ablation"),
-    jobs: Jobs = 1,
-    threads: RunThreads = None,
-) -> None:
-    """One part of TASER changed at a time: operator, points, noise level, score, network.
-
-    Example: taser study ablation --jobs 2 --out out/ablation
-    """
-    from taser.studies.ablation import fit_half_trained
-    from taser.studies.table_recipe import read_table_config
-
-    config = read_table_config(recipe)
-    with progress_bar() as progress:
-        fit_half_trained(config, out, progress)
-    show(*report_on(run_queue(config, out, jobs, threads), out))
-
-
 def report_on(queue: "Queue", out: Path) -> tuple[Path, list[str]]:
-    """The report of a table or an ablation, from the runs that are finished by now."""
-    from taser.report import ablation, method_study
+    """The report of a table, from the runs that are finished by now."""
+    from taser.report import method_study
     from taser.report.finished import Finished
-    from taser.studies.ablation import DEFAULT
 
     study = Finished.of(queue)
-    if any(run.variant == DEFAULT for run in study.runs):
-        return ablation.write(study, out)
     return method_study.write(study, out, title=f"Robust training methods: {out.name}")
 
 
@@ -86,9 +62,7 @@ def run_queue(config: "TableConfig", out: Path, jobs: int, threads: int | None) 
 
 @app.command()
 def work(
-    out: Annotated[
-        Path, typer.Argument(help="A folder made by `taser study table` or `ablation`.")
-    ],
+    out: Annotated[Path, typer.Argument(help="A folder made by `taser study table`.")],
 ) -> None:
     """Do the runs of a table that nobody else does; several of these may work at once.
 
@@ -105,9 +79,7 @@ def work(
 
 @app.command()
 def keep(
-    out: Annotated[
-        Path, typer.Argument(help="A folder made by `taser study table` or `ablation`.")
-    ],
+    out: Annotated[Path, typer.Argument(help="A folder made by `taser study table`.")],
     to: Annotated[Path, typer.Argument(help="A folder for the records, in a repository perhaps.")],
 ) -> None:
     """Copy the records of the finished runs, without weights; a study started there goes on.

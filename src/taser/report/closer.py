@@ -10,7 +10,6 @@ from torch import Tensor
 
 from taser.scores import pretrained
 from taser.scores.pretrained import SHIPPED
-from taser.studies.ablation import DEFAULT
 from taser.studies.results import RunResult
 from taser.studies.table_config import job_name
 from taser.training import read_recipe
@@ -49,7 +48,7 @@ def sections(study: Finished) -> list[tuple[str, Sequence[Block]]]:
         ("Accuracy against ε", [Picture(png(_panels(first, _curves)), CURVES.format(n=n))])
     ]
     known = [run for run in first if "residuals" in run.closer]
-    pairs = [run for run in known if run.variant in ("off", "taser", DEFAULT)]
+    pairs = [run for run in known if run.variant in ("off", "taser")]
     if pairs:
         picture = Picture(png(_panels(pairs, _histograms)), RESIDUALS.format(n=n))
         found.append(("Stein residuals", [picture]))

@@ -54,7 +54,6 @@ def write(
     out: Path,
     *,
     title: str,
-    extra: Sequence[Section] = (),
     conclusion: Sequence[str] = (),
     closing: Sequence[str] = (),
     paper: bool = True,
@@ -63,7 +62,7 @@ def write(
 
     And frontier.png, for a study of several λ.
 
-    extra: further sections; conclusion, closing: lines before and after the summary;
+    conclusion, closing: lines before and after the summary;
     paper: whether to set the paper's figures beside ours.
     """
     found = study.rows()
@@ -84,15 +83,13 @@ def write(
         *([("Against other penalties", against)] if against else []),
         *([("Attacks that training did not know", strange)] if strange else []),
         *([("Training", training)] if training else []),
-        *extra, *looked, *searched,
+        *looked, *searched,
         *([("Beside the paper", beside)] if paper else []),
         ("Findings of the evaluation", _findings(study.runs)),
         ("Configuration and versions", _configuration(study)),
     ]  # fmt: skip
     page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
-    further = [
-        b for _, blocks in (*extra, *looked, *searched) for b in blocks if isinstance(b, Table)
-    ]
+    further = [b for _, blocks in (*looked, *searched) for b in blocks if isinstance(b, Table)]
     every = [*ours, *against, *strange, *gaps, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)

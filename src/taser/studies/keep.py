@@ -27,7 +27,7 @@ def keep(queue: Queue, to: Path) -> list[str]:
             source = queue.folder / name / file
             if source.exists():
                 content = source.read_bytes()
-                if source.suffix == ".yaml":  # weights and scores of the study, named within it
+                if source.suffix == ".yaml":  # weights of the study, named within it
                     for home in (queue.folder, queue.folder.parent):
                         content = content.replace(f"{home}/".encode(), b"")
                 write_atomically(to / name / file, content)

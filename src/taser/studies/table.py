@@ -20,7 +20,6 @@ from .corrupted import stood
 from .judged import judged
 from .queue import Progress, Queue
 from .search import best
-from .table_config import ASK_HALF, HALF_TRAINED
 
 FORM = ("at", "operator", "unit", "center", "timestep", "sigma")
 """What makes the penalty of one run another than that of its other seeds."""
@@ -34,9 +33,6 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     overrides = [*job["overrides"], *settings, *job.get("candidate", [])]
     if "start" in job:
         overrides.append(f"model.weights={_start(folder.parent / job['start'])}")
-    # A job names the study's own file by a word, so that it is the same job in any folder.
-    half = f"regulariser.score={folder.parents[1] / HALF_TRAINED}"
-    overrides = [half if override == ASK_HALF else override for override in overrides]
     config = read_recipe(job["recipe"], overrides)
     _check_form(folder.parent, job, config.regulariser)
     result = train(config, folder / "run", report=progress)

@@ -15,9 +15,6 @@ from taser.training import read_recipe
 from .search import Search
 
 METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
-ASK_HALF = "regulariser.score=half-trained"
-"""In an ablation's YAML: the denoiser in the study's folder, half-trained.safetensors."""
-HALF_TRAINED = "half-trained.safetensors"
 THREAT = {"norm", "epsilon"}  # the keys of a threat
 
 
