@@ -200,8 +200,8 @@ class Study:
         """The half width whose errors come nearest to the paper's."""
         return min(WIDTHS, key=self.paper_factor)
 
-    def table(self, width: float | None) -> str:
-        """Both regularisers beside the paper: on ±width, or in distribution with the theory."""
+    def table(self, width: float | None = None) -> str:
+        """Both regularisers beside the paper: in distribution with the theory, or on ±width."""
         column, form = (0, ".2e") if width is None else (1, ".3f")
 
         def ours(row: tuple[str, float]) -> str:
@@ -211,20 +211,24 @@ class Study:
         def paper(row: tuple[str, float]) -> str:
             return f"{PAPER[row][column]:{form}}" if row in PAPER else "–"
 
-        cells = [["0", ours(("none", 0.0)), paper(("none", 0.0)), "–", "–", "–"]]
+        none, ideal = ("none", 0.0), ["–"] if width is None else []
+        cells = [["0", ours(none), paper(none), "–", *ideal, "–"]]
         for w in self.settings.weights:
             l2, taser = ("l2", w), ("taser", w)
-            ideal = f"{theory(w):.2e}"
-            cells.append([f"{w:g}", ours(l2), paper(l2), ours(taser), ideal, paper(taser)])
-        headings = ["λ", "ℓ2", "ℓ2, paper", "TASER", "TASER, theory", "TASER, paper"]
+            ideal = [f"{theory(w):.2e}"] if width is None else []
+            cells.append([f"{w:g}", ours(l2), paper(l2), ours(taser), *ideal, paper(taser)])
         of = f"median of {len(self.settings.seeds)} seeds (range). "
         if width is None:
-            ideal = "Theory: Σ e⁻¹/n! · (λn²/(1 + λn²))² over odd n."
-            return markdown(headings, cells, f"Mean squared error in distribution: {of}{ideal}")
-        for line in (headings, *cells):
-            del line[4]
-        caption = "The paper's grid is not known; this one comes nearest to its figures."
-        return markdown(headings, cells, f"Mean squared error on ±{width:g}: {of}{caption}")
+            return markdown(
+                ["λ", "ℓ2", "ℓ2, paper", "TASER", "TASER, theory", "TASER, paper"], cells,
+                f"Mean squared error in distribution: {of}"
+                "Theory: Σ e⁻¹/n! · (λn²/(1 + λn²))² over odd n.",
+            )  # fmt: skip
+        return markdown(
+            ["λ", "ℓ2", "ℓ2, paper", "TASER", "TASER, paper"], cells,
+            f"Mean squared error on ±{width:g}: {of}"
+            "The paper's grid is not known; this one comes nearest to its figures.",
+        )  # fmt: skip
 
     def grids(self) -> str:
         """The same networks on every grid."""
@@ -268,9 +272,9 @@ class Study:
                 forecasts = np.array([fit.forecast for fit in fits])
                 low, high = forecasts.min(0), forecasts.max(0)
                 axes.fill_between(X, low, high, color=colour, alpha=0.13, lw=0)
-                dashes = "-" if weight else (0, (4, 3))
+                style = {"ls": "-"} if weight else {"ls": (0, (4, 3)), "zorder": 3}
                 line = np.median(forecasts, 0)
-                axes.plot(X, line, color=colour, ls=dashes, lw=1.8, label=f"λ = {weight:g}")
+                axes.plot(X, line, color=colour, lw=1.8, label=f"λ = {weight:g}", **style)
             axes.plot(X, np.sin(X), color="black", lw=1.3, label="sin x", zorder=1.9)
             axes.set(xlim=(-width, width), ylim=(-limit, limit), xlabel="x", title=title)
             axes.spines[["top", "right"]].set_visible(False)
@@ -325,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     settings = QUICK if given.quick else Settings(seeds=tuple(range(given.seeds)))
     study = run(settings, given.workers)
-    tables = [study.table(None), study.table(study.headline()), study.grids()]
+    tables = [study.table(), study.table(study.headline()), study.grids()]
     write(given.out, tables, study.figures(), "forecast.png", study.draw())
 
 

@@ -117,7 +117,7 @@ def test_the_wide_error_is_the_mean_over_the_grid(study: toy.Study) -> None:
 
 
 def test_the_tables_put_ours_beside_the_paper(study: toy.Study) -> None:
-    found = {row[0]: row for row in cells(study.table(None))}
+    found = {row[0]: row for row in cells(study.table())}
     assert found["0"][2:] == ["4.19e-05", "–", "–", "–"]
     assert found["0.1"][2] == "6.00e-02"
     assert found["0.1"][4:] == ["1.84e-02", "2.04e-02"]
