@@ -21,7 +21,7 @@ from measure import markdown, write
 from taser.attacks import Threat
 from taser.data import load
 from taser.evaluation import evaluate
-from taser.evaluation.known_models import KNOWN_MODELS
+from taser.evaluation._known_models import KNOWN_MODELS
 
 EPSILONS = {"mnist": 0.3, "cifar10": 8 / 255}
 Verdict = Callable[[nn.Module, Tensor, Tensor, float], Tensor]

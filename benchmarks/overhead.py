@@ -20,7 +20,7 @@ from training_steps import (
     Workload,
     plain_pgd_loop,
     stepper,
-)  # fmt: skip
+)
 
 PAPER = {
     "standard": 2.45, "pgd": 1.25, "trades": 1.27, "mart": 1.19, "trades-awp": 1.21,

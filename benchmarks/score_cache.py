@@ -20,7 +20,7 @@ from torch import Tensor
 import taser
 from measure import markdown, write
 from taser.data import Batches, CropAndFlip, load
-from taser.scores.cache import read_cache, weights_hash, write_cache
+from taser.scores._score_cache import read_cache, weights_hash, write_cache
 
 
 def main() -> None:

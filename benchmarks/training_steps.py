@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from measure import Stepper
+from taser._distributed import seeded_step
 from taser.data import Dataset, Split
 from taser.objectives import PGD
 from taser.training import Config, read_recipe
-from taser.training.randomness import seeded_step
-from taser.training.setup import set_up
+from taser.training._build import set_up
 
 METHODS = {
     "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import taser
 from taser.attacks import RestartedPGD, Threat
-from taser.evaluation.audit import Audit, audit, undefended
+from taser.evaluation._audit import Audit, audit
+from taser.evaluation._audit_target import undefended
 
 THREAT = Threat("linf", 0.15)
 

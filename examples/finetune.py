@@ -17,8 +17,9 @@ from torch import nn
 
 import taser
 from taser.attacks import RestartedPGD, Threat
-from taser.evaluation.audit import undefended
-from taser.objectives import Standard, Taser, teacher_kl
+from taser.evaluation._audit_target import undefended
+from taser.objectives import Standard, teacher_kl
+from taser.regularisers import Taser
 
 THREAT = Threat("linf", 0.1)
 

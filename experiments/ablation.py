@@ -15,10 +15,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from output import write
-from taser.report.finished import Finished
-from taser.report.method_table import main_table, title_of
-from taser.studies.queue import Queue
-from taser.studies.table_rows import Row
+from taser.compare._jobs import Queue
+from taser.compare._run_results import Row
+from taser.report._method_tables import Finished, main_table, title_of
 
 BASELINES = ("taser", "TASER as it is")  # its name in today's YAML, and in older records
 

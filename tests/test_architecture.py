@@ -10,8 +10,8 @@ import taser
 SOURCE = Path(taser.__file__).parent
 
 FLOW = [
-    "nearest", "locate", "files", "lock", "shapes", "device", "progress", "data", "models",
-    "scores", "probes", "stein", "attacks", "objectives", "training", "evaluation", "studies",
+    "_names", "_files", "_progress", "_tensors", "_distributed", "data", "models", "scores",
+    "probes", "stein", "attacks", "regularisers", "objectives", "training", "evaluation", "compare",
     "report", "cli", "__main__",
 ]  # fmt: skip
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import taser
 from taser.cli import app
-from taser.cli.subject import subject
+from taser.cli._options import subject
 from taser.training import read_recipe, train
-from taser.training.assemble import build_data
+from taser.training._build import build_data
 
 runner = CliRunner()
 
@@ -164,8 +164,8 @@ def test_data_that_come_class_by_class_are_judged_as_a_whole(
             seen[name] = set(y[matches.argmin(1)].tolist())
         raise ValueError("seen enough")
 
-    monkeypatch.setattr("taser.evaluation.curve.accuracy_curve", curve)
-    monkeypatch.setattr("taser.evaluation.out_of_distribution.out_of_distribution", apart)
+    monkeypatch.setattr("taser.evaluation._curve.accuracy_curve", curve)
+    monkeypatch.setattr("taser.evaluation._out_of_distribution.out_of_distribution", apart)
     options = ("--model", run_of_another_split, "--data", tmp_path / "sorted.npz")
     run("evaluate", *options, "--attacks", "noise", "--out", tmp_path / "found")
     run("shift", *options, "--severity", "1", "--out", tmp_path / "shift", code=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taser.cli import installation
+from taser.cli import _doctor as installation
 from test_cli import run
 
 

@@ -14,8 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from taser.cli import app
-from taser.cli.common import PlainErrors, show
-from taser.cli.machine import answer, wanted, with_json
+from taser.cli._options import PlainErrors, answer, show, wanted, with_json
 
 
 def asked(*arguments: str | Path) -> Any:
@@ -138,7 +137,7 @@ def test_options_have_one_name_everywhere() -> None:
 WAITING = """
 import signal, time, typer
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below `nohup … &`
-from taser.cli.common import PlainErrors, progress_bar
+from taser.cli._options import PlainErrors, progress_bar
 app = typer.Typer(cls=PlainErrors)
 
 @app.command()

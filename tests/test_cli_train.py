@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taser.compare._comparison_config import TableConfig
 from taser.data import load
-from taser.evaluation.answers import answers
-from taser.studies.table_config import TableConfig
+from taser.evaluation._record import answers
 from taser.training import load_trained, read_recipe
-from taser.training.log import read_log
+from taser.training._log import read_log
 from test_cli import app, run, runner
 
 SMALL = (
@@ -166,7 +166,7 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=SMALL,
         variants={"off": (), "taser": ("regulariser.name=taser",)},
     )  # fmt: skip
-    monkeypatch.setattr("taser.studies.table_recipe.read_table_config", lambda _: config)
+    monkeypatch.setattr("taser.compare._comparison_config.read_table_config", lambda _: config)
     said = run("demo", "--jobs", "1", "--out", tmp_path)
     assert "| Standard | + TASER |" in said
     assert (tmp_path / "report.html").exists()

@@ -14,9 +14,9 @@ from attacks.victims import digits, undefended
 from far import FAR, far_device
 from taser.attacks import Threat
 from taser.cli import app
-from taser.evaluation.audit import audit
-from taser.studies.table import do
-from taser.studies.table_config import METHODS, TableConfig
+from taser.compare._comparison import do
+from taser.compare._comparison_config import METHODS, TableConfig
+from taser.evaluation._audit import audit
 from taser.training import read_recipe, train
 
 THREAT = Threat("linf", 0.3)  # few stand for long

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import taser
-from taser import attacks, data, objectives, probes, scores
-from taser.evaluation.audit import audit, undefended
+from taser import attacks, data, objectives, probes, regularisers, scores
+from taser.evaluation._audit import audit
+from taser.evaluation._audit_target import undefended
 from taser.training import read_recipe
 
 X, Y = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10
@@ -33,8 +34,8 @@ def public() -> Iterator[object]:
     yield attacks.Transfer(attacks.FGSM(), nn.Linear(2, 2))
     yield attacks.autoattack(threat, classes=10)
     yield from (objectives.Standard(), objectives.PGD(inner), objectives.TRADES(6.0, inner))
-    yield from (objectives.MART(5.0, inner), objectives.GradientPenalty())
-    yield from (objectives.JacobianPenalty(), objectives.Taser(taser.SteinPenalty(), level))
+    yield from (objectives.MART(5.0, inner), regularisers.GradientPenalty())
+    yield from (regularisers.JacobianPenalty(), regularisers.Taser(taser.SteinPenalty(), level))
     yield objectives.Standard().loss(nn.Flatten(), X, Y, X)
     yield from (probes.Margin(), probes.Output(), probes.Logit(), taser.SteinPenalty())
     yield from (probes.Probed(nn.Linear(2, 2), probes.Margin(), Y), taser.SharedPass(nn.ReLU()))

@@ -4,15 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import attacks, data, evaluation, models, objectives, probes, scores, stein, training
-    from .evaluation import evaluate
-    from .stein import SharedPass, SteinPenalty, stein_residual
+    from taser import (
+        attacks,
+        data,
+        evaluation,
+        models,
+        objectives,
+        probes,
+        regularisers,
+        scores,
+        stein,
+        training,
+    )
+    from taser.evaluation import evaluate
+    from taser.stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SharedPass", "SteinPenalty", "attacks", "data", "evaluate", "evaluation", "models",
-    "objectives", "probes", "scores", "stein", "stein_residual", "training",
+    "objectives", "probes", "regularisers", "scores", "stein", "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {

@@ -10,9 +10,8 @@ from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import AttackWarning, AutoAttackPart, Norm, Threat, autoattack
-from taser.attacks.autoattack import check_with_package
-from taser.attacks.inside import inside
-from taser.attacks.sieve import Sieve
+from taser.attacks._autoattack import EarlyExit, check_with_package
+from taser.attacks._threat import inside
 
 
 def _hasten(package: Any) -> None:
@@ -80,7 +79,7 @@ def test_broken_examples_are_not_asked_again() -> None:
 def test_the_sieve_returns_wrong_answers_without_gradient_for_broken_rows() -> None:
     model, x = linear(classes=3), torch.rand(4, 6, generator=seeded())
     y = model(x).argmax(1)
-    sieve = Sieve(model, x, y, Threat("linf", 1.0))
+    sieve = EarlyExit(model, x, y, Threat("linf", 1.0))
     best = y[0]
     away = model.weight[(best + 1) % 3] - model.weight[best]  # type: ignore[index]
     inside_ball = x.clone()
@@ -104,7 +103,7 @@ def test_the_sieve_returns_wrong_answers_without_gradient_for_broken_rows() -> N
 
 def test_points_outside_the_ball_break_nothing() -> None:
     x, y = digits(10)
-    sieve = Sieve(undefended(), x, y, Threat("linf", 0.01))
+    sieve = EarlyExit(undefended(), x, y, Threat("linf", 0.01))
     before = sieve.broken.clone()
     sieve.run(lambda x, y: sieve(1 - x))  # noqa: ARG005
     assert torch.equal(sieve.broken, before)

@@ -5,7 +5,7 @@ import torch
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import FGSM, PGD, Norm, RestartedPGD, Threat, cross_entropy, margin
-from taser.attacks.inside import inside
+from taser.attacks._threat import inside
 
 
 def worst_margin(norm: Norm, epsilon: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

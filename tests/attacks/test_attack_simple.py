@@ -14,7 +14,7 @@ from taser.attacks import (
     Transfer,
     margin,
 )
-from taser.attacks.inside import inside
+from taser.attacks._threat import inside
 
 THREAT = Threat("linf", 0.15)
 

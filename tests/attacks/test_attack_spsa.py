@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import SPSA, Norm, RestartedPGD, Threat, input_gradient, margin
-from taser.attacks.inside import inside
+from taser.attacks._threat import inside
 
 
 def by_the_formula(model, x, y, samples: int, delta: float, seed: int) -> torch.Tensor:

@@ -5,8 +5,7 @@ import torch
 
 from attacks.victims import seeded
 from taser.attacks import Norm, Threat, fraction
-from taser.attacks.inside import inside
-from taser.attacks.threat import shown
+from taser.attacks._threat import inside, shown
 
 NORMS: tuple[Norm, ...] = ("linf", "l2")
 

@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from taser.data.cifar10 import CIFAR10
-from taser.data.digest import sha256_of_arrays
-from taser.data.known import Fetchable
-from taser.data.mnist import MNIST
+from taser._files import sha256_of_arrays
+from taser.data._registry import CIFAR10, MNIST, Fetchable
 
 Arrays = dict[str, np.ndarray]
 Files = dict[str, bytes]
@@ -53,14 +51,14 @@ def mnist_arrays() -> Arrays:
 def small_cifar(cifar_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Fetchable:
     """A CIFAR-10 of sixty images, the only data set that is known; nowhere to fetch it from."""
     known = shrunk(CIFAR10, cifar_arrays)
-    monkeypatch.setattr("taser.data.names.KNOWN", (known,))
+    monkeypatch.setattr("taser.data._registry.KNOWN", (known,))
     return known
 
 
 @pytest.fixture
 def small_mnist(mnist_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Fetchable:
     known = shrunk(MNIST, mnist_arrays)
-    monkeypatch.setattr("taser.data.names.KNOWN", (known,))
+    monkeypatch.setattr("taser.data._registry.KNOWN", (known,))
     return known
 
 

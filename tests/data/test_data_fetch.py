@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taser._files import locked
 from taser.data import Fetchable, FetchError, cached, fetch, load
-from taser.lock import locked
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]
@@ -44,7 +44,7 @@ def offer(small_cifar: Fetchable, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
     def these(*ways: Brings) -> None:
         known = dataclasses.replace(small_cifar, transports=ways)
-        monkeypatch.setattr("taser.data.names.KNOWN", (known,))
+        monkeypatch.setattr("taser.data._registry.KNOWN", (known,))
 
     return these
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taser.data import Dataset, load
-from taser.data.meaning import Meaning
+from taser.data._preprocessing import Meaning
 
 
 def table(path: Path, columns: str, shift: float = 0.0, labels: str = "no yes") -> Path:

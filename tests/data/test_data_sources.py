@@ -11,14 +11,8 @@ import numpy as np
 import pytest
 
 from taser.data import FetchError
-from taser.data.cifar10 import CIFAR10
-from taser.data.fashion_mnist import FASHION_MNIST
-from taser.data.mnist import MNIST
-from taser.data.sources import read_layouts
-from taser.data.sources.cifar_batches import unpickle_batch
-from taser.data.sources.idx import decode_idx
-from taser.data.sources.image_rows import decode_rows
-from taser.data.sources.members import read_members
+from taser.data._archives import decode_idx, decode_rows, read_layouts, read_members, unpickle_batch
+from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from taser.data import FetchError
-from taser.data.cifar10 import CIFAR10
-from taser.data.fashion_mnist import FASHION_MNIST
-from taser.data.mnist import MNIST
-from taser.data.sources import Apt, Https, Npm, read_layouts
+from taser.data._archives import read_layouts
+from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST
+from taser.data._sources import Apt, Https, Npm
 
 Run = Callable[[list[str], Path], tuple[int, bytes, bytes]]
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from taser.attacks import PGD, Threat
 from taser.data import Dataset, load
-from taser.evaluation.audit import CHECKS, Audit, audit, undefended
+from taser.evaluation._audit import CHECKS, Audit, audit
+from taser.evaluation._audit_target import undefended
 from taser.models import MLP
 
 THREAT = Threat("linf", 0.15)

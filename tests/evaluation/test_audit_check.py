@@ -9,13 +9,18 @@ import torch
 
 from attacks.victims import undefended
 from taser.attacks import Threat
-from taser.attacks.sieve import Sieve
-from taser.evaluation.audit.black_box import noise
-from taser.evaluation.audit.budgeted import Budgeted
-from taser.evaluation.audit.check import Check
-from taser.evaluation.audit.reach import growing_epsilon, large_epsilon
-from taser.evaluation.audit.search import away_from_clean, longer, restarted
-from taser.evaluation.statistics import chance_of
+from taser.attacks._autoattack import EarlyExit
+from taser.evaluation._audit_checks import (
+    Check,
+    away_from_clean,
+    growing_epsilon,
+    large_epsilon,
+    longer,
+    noise,
+    restarted,
+)
+from taser.evaluation._audit_target import Budgeted
+from taser.evaluation._statistics import chance_of
 
 
 def tail(count: int, n: int, share: float) -> float:
@@ -61,7 +66,7 @@ def test_a_budget_changes_when_the_step_is_judged(budget: int) -> None:
     """Shares of all steps, as the package takes them of its 100."""
     attack = Budgeted("apgd-t", Threat("linf", 0.1), budget=budget)
     x = torch.rand(4, 1, 8, 8)
-    found = attack._package(Sieve(undefended(), x, undefended()(x).argmax(1), attack.threat), x)
+    found = attack._package(EarlyExit(undefended(), x, undefended()(x).argmax(1), attack.threat), x)
     own = type(found.apgd_targeted)(undefended(), n_iter=budget, device=x.device, eps=0.1)
     for name in ("n_iter", "n_iter_2", "n_iter_min", "size_decr"):
         assert getattr(found.apgd_targeted, name) == getattr(own, name)

@@ -12,12 +12,11 @@ import typer
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from taser.cli.audit import audit
-from taser.cli.common import PlainErrors
-from taser.cli.shift import shift
+from taser.cli._evaluate_commands import audit, shift
+from taser.cli._options import PlainErrors
 from taser.data import load
-from taser.data.subset import subset
-from taser.evaluation.audit import undefended
+from taser.data._splitting import subset
+from taser.evaluation._audit_target import undefended
 
 app = typer.Typer(cls=PlainErrors)
 app.command()(audit)
@@ -114,8 +113,8 @@ class Given(Exception):
 @pytest.mark.parametrize(
     ("command", "asked", "count"),
     [
-        ("audit", "audit.undefended", "ENOUGH"),
-        ("shift", "out_of_distribution.out_of_distribution", "REFERENCE"),
+        ("audit", "_audit_target.undefended", "ENOUGH"),
+        ("shift", "_out_of_distribution.out_of_distribution", "REFERENCE"),
     ],
 )
 def test_examples_are_drawn_from_the_whole_training_part(
@@ -129,7 +128,7 @@ def test_examples_are_drawn_from_the_whole_training_part(
         raise Given
 
     monkeypatch.setattr(f"taser.evaluation.{asked}", look)
-    monkeypatch.setattr(import_module(f"taser.cli.{command}"), count, 50)
+    monkeypatch.setattr(import_module("taser.cli._evaluate_commands"), count, 50)
     result = CliRunner().invoke(
         app, [command, "--model", "cnn", "--examples", "30", "--out", str(tmp_path)]
     )

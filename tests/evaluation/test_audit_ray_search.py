@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from taser.attacks import Threat
-from taser.evaluation.audit import RaySearch
+from taser.evaluation._ray_search import RaySearch
 
 WEIGHT = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.25, -0.5, 2.0])
 

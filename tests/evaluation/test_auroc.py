@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from taser.evaluation.auroc import auroc
+from taser.evaluation._statistics import auroc
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from taser.evaluation.corruptions import (
+from taser.evaluation._corruptions import (
     CORRUPTIONS,
     Corruption,
     brightness,
@@ -20,10 +20,10 @@ from taser.evaluation.corruptions import (
     motion_blur,
     pixelate,
     saturate,
+    shifted,
     shot_noise,
     speckle_noise,
 )
-from taser.evaluation.corruptions.warp import shifted
 
 SHAPES = [(3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 48)]
 

@@ -19,12 +19,12 @@ import taser
 from attacks.victims import digits, linear, undefended
 from taser.attacks import Model, RestartedPGD, Threat
 from taser.evaluation import Evaluation, compare
-from taser.evaluation.answers import device_of
-from taser.evaluation.audit import audit
-from taser.evaluation.curve import accuracy_curve
-from taser.evaluation.prepare import prepare
-from taser.evaluation.shift import shift
-from taser.evaluation.store import Batch, OtherRun, Store
+from taser.evaluation._attack_loop import Batch, OtherRun, Store
+from taser.evaluation._audit import audit
+from taser.evaluation._curve import accuracy_curve
+from taser.evaluation._model_checks import prepare
+from taser.evaluation._record import device_of
+from taser.evaluation._shift import shift
 from taser.models import Folded
 
 THREAT = Threat("linf", 0.1)
@@ -194,10 +194,10 @@ def test_the_device_is_that_of_the_weights() -> None:
 @pytest.mark.parametrize(
     ("module", "ask"),
     [
-        ("evaluate", taser.evaluate),
-        ("curve", accuracy_curve),
-        ("shift", shift),
-        ("audit.audit", audit),
+        ("_evaluate", taser.evaluate),
+        ("_curve", accuracy_curve),
+        ("_shift", shift),
+        ("_audit", audit),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.victims import digits, undefended
 from taser.attacks import Threat
 from taser.evaluation import evaluate
-from taser.evaluation.checks import _room, check_data, check_model
+from taser.evaluation._model_checks import _room, check_data, check_model
 
 THREAT = Threat("linf", 0.05)
 

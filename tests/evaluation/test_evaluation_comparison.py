@@ -13,9 +13,8 @@ from attacks.victims import digits, undefended
 from taser.attacks import Threat
 from taser.cli import app
 from taser.evaluation import Evaluation, compare, evaluate
-from taser.evaluation.provenance import Provenance
-from taser.evaluation.verdicts import Verdicts
-from taser.report.evaluation_comparison import comparison_table, differences_table
+from taser.evaluation._record import Provenance, Verdicts
+from taser.report._evaluation_report import comparison_table, differences_table
 
 
 def record(

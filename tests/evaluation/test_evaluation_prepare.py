@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attacks.victims import digits, seeded, undefended
 from taser.attacks import Model, cross_entropy, input_gradient, margin
-from taser.evaluation.prepare import VALUES, _same, prepare
+from taser.evaluation._model_checks import VALUES, _same, prepare
 from taser.models import Folded, build
 
 

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from attacks.victims import digits, undefended
 from taser.attacks import RestartedPGD, Threat
-from taser.cli.common import PlainErrors
-from taser.cli.evaluate import evaluate as command
+from taser.cli._evaluate_commands import evaluate as command
+from taser.cli._options import PlainErrors
 from taser.evaluation import Evaluation, evaluate
-from taser.evaluation.answers import answers
-from taser.evaluation.curve import Curve
-from taser.evaluation.known_models import KNOWN_MODELS, known_model
+from taser.evaluation._curve import Curve
+from taser.evaluation._known_models import KNOWN_MODELS, known_model
+from taser.evaluation._record import answers
 from taser.models import build
-from taser.report import evaluation as report
+from taser.report import _evaluation_report as report
 
 THREAT = Threat("linf", 0.1)
 

@@ -20,8 +20,8 @@ from taser.attacks import (
     autoattack,
 )
 from taser.evaluation import Evaluation, evaluate
-from taser.evaluation.alarms import notes
-from taser.evaluation.store import OtherRun
+from taser.evaluation._attack_loop import OtherRun
+from taser.evaluation._model_checks import notes
 
 THREAT = Threat("linf", 0.1)
 PGD = RestartedPGD(THREAT, steps=10, restarts=2)

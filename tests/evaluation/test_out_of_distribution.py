@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from taser.evaluation.out_of_distribution import out_of_distribution, shaped_like, signs
+from taser.evaluation._out_of_distribution import out_of_distribution, shaped_like, signs
 from taser.scores import Gaussian
 
 

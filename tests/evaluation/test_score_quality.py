@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from taser.data import CropAndFlip, load
-from taser.evaluation.score_quality import (
+from taser.evaluation._score_quality import (
     augmentation_error,
     random_functions,
     score_quality,
     wiener,
 )
-from taser.report import score_quality as report
+from taser.report import _score_report as report
 from taser.scores import Denoiser, Gaussian, pretrained
 from taser.stein.identities import stein_identity
 

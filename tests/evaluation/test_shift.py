@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from taser.evaluation.corruptions import CORRUPTIONS, Corruption
-from taser.evaluation.shift import mixed, shift
+from taser.evaluation._corruptions import CORRUPTIONS, Corruption
+from taser.evaluation._shift import mixed, shift
 
 
 def bright(x: Tensor) -> Tensor:

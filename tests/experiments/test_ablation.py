@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 import ablation
-from taser.studies.keep import keep
-from taser.studies.queue import Queue
-from taser.studies.table import do
-from taser.studies.table_config import TableConfig, job_name
-from taser.studies.table_recipe import read_table_config
+from taser.compare._comparison import do, keep
+from taser.compare._comparison_config import TableConfig, job_name, read_table_config
+from taser.compare._jobs import Queue
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.steps=1",

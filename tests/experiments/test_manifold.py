@@ -22,7 +22,7 @@ from manifold import (
     common_levels,
     margin_gradient,
     measure,
-)  # fmt: skip
+)
 
 CURVE = Curve.sine(0.4)
 TINY = Settings(seeds=(3,), strengths=(0.01, 0.1), examples=64, steps=3, batch=16, width=8)

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from taser.models import ResNet18
-from taser.models.layout import bears_channels_last
+from taser.models._folding import bears_channels_last
 from taser.training import read_recipe
-from taser.training.setup import set_up
+from taser.training._build import set_up
 from training_steps import images
 
 

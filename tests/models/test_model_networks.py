@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from taser.models import MLP, ResNet18, SmallCNN, WideResNet
-from taser.models.activation import factory
-from taser.models.wide_resnet import PreactivationBlock
+from taser.models._architectures import PreactivationBlock, factory
 
 
 def size(model: nn.Module) -> int:

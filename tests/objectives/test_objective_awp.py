@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from taser._distributed import exit_process
 from taser.objectives import AWP, Standard, perturbed
-from taser.training.processes import leave
 
 GAMMA = 0.01
 
@@ -128,7 +128,7 @@ def worker(rank: int, out: str) -> None:
     wrapped = DistributedDataParallel(model.eval())
     with perturbed(wrapped, [lambda m: Standard()(m, x[rows], y[rows])], GAMMA):
         save_file(parameters(model), f"{out}/{rank}.safetensors")
-    leave()
+    exit_process()
 
 
 def test_two_processes_move_alike_and_as_one_with_both_halves(tmp_path: Path) -> None:

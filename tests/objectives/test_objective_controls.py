@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import cases
-from taser.objectives import GradientPenalty, JacobianPenalty
+from taser._distributed import random_part
 from taser.probes import Logit, Margin, Output, Probed
+from taser.regularisers import GradientPenalty, JacobianPenalty
 from taser.stein import SharedPass
-from taser.stein.part import random_part
 
 STEP = 1e-5  # central differences: truncation h² ≈ 1e-10, rounding 1e-16/h ≈ 1e-11
 

@@ -9,16 +9,8 @@ from torch import Tensor, nn
 
 from taser import attacks
 from taser.attacks import Threat
-from taser.objectives import (
-    MART,
-    PGD,
-    TRADES,
-    GradientPenalty,
-    JacobianPenalty,
-    Objective,
-    Standard,
-    teacher_kl,
-)
+from taser.objectives import MART, PGD, TRADES, Objective, Standard, teacher_kl
+from taser.regularisers import GradientPenalty, JacobianPenalty
 
 INNER = attacks.PGD(Threat(epsilon=0.1), steps=2, step_size=0.05)
 OBJECTIVES: dict[str, Objective] = {

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 import cases
 import taser
-from taser.attacks.threat import Norm, Threat
-from taser.objectives import Taser
-from taser.objectives.taser import At, steepest
+from taser.attacks._threat import Norm, Threat
 from taser.probes import Margin, Probed
+from taser.regularisers import Taser
+from taser.regularisers._taser import At, steepest
 from taser.scores import DenoisingScore
-from taser.stein.terms import Operator
+from taser.stein._backends import Operator
 from taser.training import read_recipe
-from taser.training.assemble import build_data, build_regulariser, unit_of
+from taser.training._build import build_data, build_regulariser, unit_of
 
 SIGMA = 0.3
 

@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from taser.report.page import Page, Picture, png
-from taser.report.table import Table
+from taser.report._page import Page, Picture, Table, png
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

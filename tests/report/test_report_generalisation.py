@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from taser.report.finished import Finished
-from taser.report.generalisation import generalisation_table
-from taser.studies.queue import Queue
-from taser.studies.results import RunResult
+from taser.compare._jobs import Queue
+from taser.compare._run_results import RunResult
+from taser.report._method_figures import generalisation_table
+from taser.report._method_tables import Finished
 
 
 def run(method: str, seed: int, *, finetuned: bool = False) -> RunResult:

@@ -1,7 +1,7 @@
 """Figures with few variants and with many."""
 
-from taser.report.lines import MOST_NAMED, colour, kind, looks
-from taser.report.training_curves import training_figure
+from taser.report._method_figures import training_figure
+from taser.report._method_tables import MOST_NAMED, colour, kind, looks
 
 LOG = [
     {"kind": "validation", "epoch": 1.0, "clean": 0.5, "robust": 0.1},

@@ -1,6 +1,6 @@
 """The figure of training: what is drawn of a log."""
 
-from taser.report.training_curves import training_figure
+from taser.report._method_figures import training_figure
 
 
 def test_a_dot_where_the_weights_come_from() -> None:

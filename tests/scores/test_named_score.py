@@ -7,8 +7,8 @@ import torch
 
 import taser
 from taser.scores import Denoiser, DenoisingScore, named, pretrained, sigma_of
-from taser.training.assemble import build_score
-from taser.training.config import RegulariserConfig
+from taser.training._build import build_score
+from taser.training._config import RegulariserConfig
 
 OWN = '''
 import torch
@@ -112,7 +112,7 @@ def test_a_score_of_other_inputs_is_told_before_training(own: Path) -> None:
 
 
 def test_a_cache_knows_the_network_behind_a_function(own: Path) -> None:
-    from taser.scores.cache import model_hash, weights_hash
+    from taser.scores._score_cache import model_hash, weights_hash
 
     denoiser = pretrained("digits")
     assert model_hash(denoiser.at()) == weights_hash(denoiser)

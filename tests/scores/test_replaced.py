@@ -5,7 +5,7 @@ import torch
 
 from taser.scores import Replaced, pretrained
 from taser.training import read_recipe
-from taser.training.assemble import build_data, build_score
+from taser.training._build import build_data, build_score
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taser.scores import Gaussian
-from taser.scores.cache import StaleCache, read_cache, weights_hash, write_cache
+from taser.scores._score_cache import StaleCache, read_cache, weights_hash, write_cache
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from taser.data import load
-from taser.scores import DenoisingScore, denoising, from_edm, pretrained
+from taser.scores import DenoisingScore, from_edm, pretrained
+from taser.scores import _tweedie as denoising
 from taser.training import read_recipe
-from taser.training.assemble import build_score
+from taser.training._build import build_score
 
 
 class Halved(nn.Module):

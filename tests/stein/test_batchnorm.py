@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from taser.stein.batchnorm import mean_and_variance, normalised
+from taser.stein._batchnorm import mean_and_variance, normalised
 
 EPS = 1e-3  # large, so that its place in the formulas can be seen
 

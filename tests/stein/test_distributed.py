@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cases
 import taser
-from taser.training.processes import leave
+from taser._distributed import exit_process
 
 CENTRES = ("batch", "running")
 
@@ -52,7 +52,7 @@ def worker(rank: int, out: str) -> None:
         results[center] = {"value": value / 2, "gradient": gradient}
     if rank == 0:
         torch.save(results, out)
-    leave()
+    exit_process()
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:

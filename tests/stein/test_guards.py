@@ -10,8 +10,8 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import UnsupportedLayer
-from taser.stein.guards import Backend, frozen
-from taser.stein.plain_kernels import instance_norm, layer_norm, plain_kernels
+from taser.stein._layer_checks import Backend, instance_norm, layer_norm, plain_kernels
+from taser.stein._model_state import eval_mode
 
 DIFFERENTIATING: list[Backend] = ["reverse", "exact"]
 
@@ -197,8 +197,8 @@ def test_frozen_restores_every_mode_even_after_an_error() -> None:
     model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2), nn.Dropout()))
     model[1][0].eval()
     modes = [module.training for module in model.modules()]
-    with frozen(model):
+    with eval_mode(model):
         assert not any(module.training for module in model.modules())
-    with pytest.raises(RuntimeError, match="shapes"), frozen(model):
+    with pytest.raises(RuntimeError, match="shapes"), eval_mode(model):
         model(torch.ones(2, 3) @ torch.ones(2, 3))
     assert [module.training for module in model.modules()] == modes

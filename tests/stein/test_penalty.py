@@ -7,8 +7,8 @@ from torch import Tensor, nn
 import cases
 import taser
 from taser.probes import Logit, Margin, Output, Probed
-from taser.stein.residual import residual_terms
-from taser.stein.reverse import exact, reverse
+from taser.stein._backends import exact, reverse
+from taser.stein._residual import residual_terms
 
 
 def residuals(case: cases.Case) -> Tensor:
@@ -166,7 +166,7 @@ def test_options_reach_the_residual(
         given.update(named)
         return residual_terms(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("taser.stein.penalty.residual_terms", spy)
+    monkeypatch.setattr("taser.stein._penalty.residual_terms", spy)
     taser.SteinPenalty(backend="reverse", probes=3, **options)(mlp.model, mlp.x, mlp.y, mlp.s)
     assert given | options == given
 

@@ -6,8 +6,8 @@ from torch import Tensor
 
 import cases
 import taser
-from taser.stein.guards import Backend
-from taser.stein.terms import Operator
+from taser.stein._backends import Operator
+from taser.stein._layer_checks import Backend
 
 OPERATORS: list[Operator] = ["langevin", "first_order"]
 SMOOTH = [name for name in cases.MODELS if name != "relu"]

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from test_table import run
 
-from taser.report.control import control_summary, control_tables
-from taser.report.finished import Finished
-from taser.studies.queue import Queue
-from taser.studies.results import RunResult
+from taser.compare._jobs import Queue
+from taser.compare._run_results import RunResult
+from taser.report._method_tables import Finished, control_summary, control_tables
 
 
 def study(folder: Path, runs: list[RunResult]) -> Finished:

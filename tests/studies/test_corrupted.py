@@ -5,15 +5,13 @@ import torch
 from test_table import run
 from torch import Tensor, nn
 
+from taser.compare._run_results import RunResult, rows, stood, verdicts
 from taser.data import Split
 from taser.evaluation import subset
-from taser.evaluation.corruptions import CORRUPTIONS
-from taser.evaluation.shift import shift
-from taser.report.closer_tables import corrupted_table
-from taser.report.frontier import draw_frontier
-from taser.studies.corrupted import stood, verdicts
-from taser.studies.results import RunResult
-from taser.studies.table_rows import rows
+from taser.evaluation._corruptions import CORRUPTIONS
+from taser.evaluation._shift import shift
+from taser.report._method_figures import corrupted_table
+from taser.report._method_tables import draw_frontier
 
 
 class Bright(nn.Module):

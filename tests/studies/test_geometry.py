@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from taser.attacks import PGD, Threat, margin
+from taser.compare._diagnostics import DRAWS, geometry, linearised
 from taser.scores import DenoisingScore
-from taser.studies.geometry import DRAWS, geometry, linearised
 
 SIGMA, SPREAD, N = 0.1, 0.3, 400
 

@@ -7,12 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from taser.cli import app
-from taser.report import method_study
-from taser.report.finished import Finished
-from taser.studies.keep import keep
-from taser.studies.queue import Queue
-from taser.studies.table import do
-from taser.studies.table_config import TableConfig
+from taser.compare._comparison import do, keep
+from taser.compare._comparison_config import TableConfig
+from taser.compare._jobs import Queue
+from taser.report import _comparison_report as method_study
+from taser.report._method_tables import Finished
 
 CONFIG = TableConfig(
     methods=("standard",), n=40, epsilon=0.1, attacks=("fgsm",), scratch=("off",),

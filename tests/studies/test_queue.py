@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from taser.lock import Taken, locked
-from taser.studies.queue import NotYet, Queue
-from taser.studies.workers import run_workers, standing
+from taser._files import Taken, locked
+from taser.compare._jobs import NotYet, Queue, run_workers, standing
 
 
 def double(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
@@ -118,7 +117,7 @@ def test_a_failure_is_kept_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_job_waits_for_the_one_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taser.studies.queue.PAUSE", 0.0)
+    monkeypatch.setattr("taser.compare._jobs.PAUSE", 0.0)
     queue = filled(tmp_path, 2)
 
     def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
@@ -137,7 +136,7 @@ def test_a_job_waits_for_one_whose_worker_dies(
     queue = filled(tmp_path, 2)
     hands = ExitStack()
     hands.enter_context(locked(tmp_path / "job1" / ".lock"))
-    monkeypatch.setattr("taser.studies.queue.time.sleep", lambda _: hands.close())
+    monkeypatch.setattr("taser.compare._jobs.time.sleep", lambda _: hands.close())
 
     def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
         if folder.name == "job0" and queue.result("job1") is None:
@@ -161,7 +160,7 @@ def test_a_failure_of_yesterday_spoils_nothing_today(tmp_path: Path) -> None:
         return double(folder, job, progress)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("taser.studies.queue.PAUSE", 0.0)
+        patch.setattr("taser.compare._jobs.PAUSE", 0.0)
         queue.work(do, queue.names())
     assert not queue.failures()
     assert queue.result("job0") == {"value": 0}
@@ -177,7 +176,7 @@ SLEEPS = """
 import sys, time
 from contextlib import ExitStack
 from pathlib import Path
-from taser.studies.queue import Queue
+from taser.compare._jobs import Queue
 
 def slow(home, job, progress):
     (home / "begun").touch()
@@ -205,8 +204,8 @@ PARENT = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from taser.studies.queue import Queue
-from taser.studies.workers import run_workers
+from taser.compare._jobs import Queue
+from taser.compare._jobs import run_workers
 
 print("ready", flush=True)
 run_workers(["study", "work", sys.argv[1]], Queue(Path(sys.argv[1]) / "runs"), 1, 1, ["job0"])

@@ -10,27 +10,27 @@ import yaml
 
 import taser
 from taser.attacks import Threat
+from taser.compare import _comparison as table
+from taser.compare._comparison import do
+from taser.compare._comparison_config import Search, TableConfig, job_name, read_table_config
+from taser.compare._jobs import NotYet, Queue
+from taser.compare._run_results import RunResult, rows
 from taser.evaluation import Evaluation
-from taser.evaluation.provenance import Provenance
-from taser.evaluation.verdicts import Verdicts
-from taser.report import method_study
-from taser.report.demo import conclusion
-from taser.report.finished import Finished
-from taser.report.frontier import draw_frontier, families
-from taser.report.latex import latex
-from taser.report.method_findings import summary
-from taser.report.method_search import search_section
-from taser.report.method_table import PAPER, main_table, paper_table
-from taser.report.seed_table import seed_table
-from taser.report.table import Table
-from taser.studies import table
-from taser.studies.queue import NotYet, Queue
-from taser.studies.results import RunResult
-from taser.studies.search import Search
-from taser.studies.table import do
-from taser.studies.table_config import TableConfig, job_name
-from taser.studies.table_recipe import read_table_config
-from taser.studies.table_rows import rows
+from taser.evaluation._record import Provenance, Verdicts
+from taser.report import _comparison_report as method_study
+from taser.report._comparison_report import conclusion
+from taser.report._method_tables import (
+    PAPER,
+    Finished,
+    draw_frontier,
+    families,
+    main_table,
+    paper_table,
+    search_section,
+    seed_table,
+    summary,
+)
+from taser.report._page import Table, latex
 from taser.training import read_recipe, to_yaml
 
 

@@ -8,14 +8,12 @@ import pytest
 from test_table import run
 
 from taser.attacks import Threat
-from taser.report import method_study
-from taser.report.finished import Finished
-from taser.report.unseen import unseen_summary, unseen_tables
-from taser.studies.keep import keep
-from taser.studies.queue import Queue
-from taser.studies.results import RunResult, results, unseen
-from taser.studies.table import do
-from taser.studies.table_config import TableConfig
+from taser.compare._comparison import do, keep
+from taser.compare._comparison_config import TableConfig
+from taser.compare._jobs import Queue
+from taser.compare._run_results import RunResult, results, unseen
+from taser.report import _comparison_report as method_study
+from taser.report._method_tables import Finished, unseen_summary, unseen_tables
 
 CONFIG = TableConfig(
     methods=("standard",), n=40, epsilon=0.05, attacks=("fgsm", "noise"), fewer={"noise": 20},

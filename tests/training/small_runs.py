@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from taser.training import Config
-from taser.training.log import read_log
-from taser.training.recipe import config_from
-from taser.training.setup import set_up
+from taser.training._build import set_up
+from taser.training._log import read_log
+from taser.training._recipes import config_from
 
 BASE: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "examples": 128, "augment": "none"},

@@ -8,13 +8,12 @@ import torch
 from small_runs import small
 from torch import Tensor
 
-from taser.objectives import Taser
+from taser.regularisers import Taser
 from taser.scores import pretrained
-from taser.scores.cache import weights_hash, write_cache
+from taser.scores._score_cache import weights_hash, write_cache
 from taser.training import Config
-from taser.training.assemble import build_data
-from taser.training.estimate import estimate
-from taser.training.setup import Setup, set_up
+from taser.training._build import Setup, build_data, set_up
+from taser.training._estimate_cost import estimate
 
 
 def clean(**regulariser: Any) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from typing import Any
 import pytest
 from small_runs import small
 
-from taser.training import Config, checkpoint, run, train
-from taser.training.checkpoint import Checkpoint, latest_checkpoint
-from taser.training.log import Log, read_log
+from taser.training import Config, train
+from taser.training import _checkpoint as checkpoint
+from taser.training import _run as run
+from taser.training._checkpoint import Checkpoint, latest_checkpoint
+from taser.training._log import Log, read_log
 
 EPOCH = 5
 CONTEXT = get_context("forkserver")

@@ -9,8 +9,8 @@ import torch
 from small_runs import small
 
 from taser.training import Learner
-from taser.training.estimate import _peak, estimate
-from taser.training.setup import set_up
+from taser.training._build import set_up
+from taser.training._estimate_cost import _peak, estimate
 
 
 def test_an_estimate_before_the_run() -> None:
@@ -35,7 +35,7 @@ def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.M
         return step(self, x, *rest, **options)
 
     monkeypatch.setattr(Learner, "step", counted)
-    monkeypatch.setattr("taser.training.estimate.ENOUGH", math.inf)
+    monkeypatch.setattr("taser.training._estimate_cost.ENOUGH", math.inf)
     estimate(setup)
     assert asked == [(size, number) for size in (8, 16, 32, 64) for number in (0, 0, 1, 2)]
 

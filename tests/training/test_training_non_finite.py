@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from taser.objectives import Loss, Standard
 from taser.training import Config, NonFiniteLoss, train
-from taser.training.checkpoint import latest_checkpoint
+from taser.training._checkpoint import latest_checkpoint
 
 RUNS: dict[str, dict] = {
     "plain": {},

@@ -2,10 +2,10 @@
 
 import pytest
 
-from taser.studies.table_config import METHODS
-from taser.training import estimate as estimation
+from taser.compare._comparison_config import METHODS
+from taser.training import _estimate_cost as estimation
 from taser.training import read_recipe
-from taser.training.setup import set_up
+from taser.training._build import set_up
 from training_steps import images
 
 

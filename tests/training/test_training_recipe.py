@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from taser.training import Config, override, read_recipe, to_yaml
-from taser.training.recipes import shipped_recipes
+from taser.training._recipes import shipped_recipes
 
 SECTIONS = [section.name for section in fields(Config)]
 

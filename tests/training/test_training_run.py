@@ -13,19 +13,19 @@ from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
-from taser import objectives
+from taser import objectives, regularisers
+from taser._files import locked
 from taser.attacks import PGD, Threat
-from taser.attacks.pgd import step_for
-from taser.lock import locked
+from taser.attacks._pgd import step_for
 from taser.training import Config, load_trained, override, read_recipe, train
-from taser.training.assemble import (
+from taser.training._build import (
     architecture,
     build_augmentation,
     build_data,
     build_objective,
+    set_up,
 )
-from taser.training.attacked import Attacked
-from taser.training.setup import set_up
+from taser.training._step import AttackView
 from training_steps import images
 
 AWP = {"awp": True, "awp_start": 0}
@@ -355,7 +355,7 @@ def test_layers_that_hooks_compute_are_attacked_as_they_are() -> None:
         warnings.simplefilter("ignore")  # that the old one is deprecated
         convolution = torch.nn.utils.spectral_norm(nn.Conv2d(1, 4, 3))
     module = nn.Sequential(convolution, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
-    attacked = Attacked()
+    attacked = AttackView()
     assert attacked.of(module, torch.rand(8, 1, 8, 8)) is module
     assert not attacked.fold
 
@@ -365,7 +365,7 @@ def test_a_fold_is_not_believed_while_the_last_layer_is_zero() -> None:
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)
     ).eval()
     nn.init.zeros_(module[3].weight)
-    x, attacked = torch.rand(8, 1, 8, 8), Attacked()
+    x, attacked = torch.rand(8, 1, 8, 8), AttackView()
     assert attacked.of(module, x) is module
     nn.init.normal_(module[3].weight)
     assert attacked.of(module, x) is not module
@@ -440,7 +440,7 @@ def test_every_key_of_the_penalty_arrives() -> None:
         "unbiased": True, "batchnorm": "running", "every": 2, "fraction": 0.5,
     }  # fmt: skip
     regulariser = set_up(small(regulariser={"name": "taser", **keys})).learner.regulariser
-    assert isinstance(regulariser, objectives.Taser)
+    assert isinstance(regulariser, regularisers.Taser)
     penalty = regulariser.penalty
     found = {k: penalty.centre.kind if k == "center" else getattr(penalty, k) for k in keys}
     assert found == keys

@@ -7,11 +7,10 @@ import torch
 from safetensors.torch import load as tensors_from
 from torch import nn
 
-from taser.training.checkpoint import weights_as_bytes
-from taser.training.config import OptimiserConfig
-from taser.training.ema import Average
-from taser.training.optimiser import build_optimiser, optimiser_tensors, restore_optimiser
-from taser.training.randomness import VALIDATION, WEIGHTS, mixed
+from taser._distributed import VALIDATION, WEIGHTS, combine_seeds
+from taser.training._checkpoint import weights_as_bytes
+from taser.training._config import OptimiserConfig
+from taser.training._optimiser import Average, build_optimiser, optimiser_tensors, restore_optimiser
 
 
 def network() -> nn.Sequential:
@@ -81,8 +80,8 @@ def test_the_options_arrive() -> None:
 def test_seeds_of_different_purposes_differ() -> None:
     """Padded with zeros, (1,), (1, 0) and (1, 0, 0, 0) would be one seed."""
     purposes = [(1,), (1, 0), (1, 0, 0), (1, 0, 0, 0), (1, 0, 0, 1), (0, 1), (1, WEIGHTS, 1)]
-    assert len({mixed(*numbers) for numbers in purposes}) == len(purposes)
-    assert mixed(1, WEIGHTS) != mixed(1, VALIDATION)
+    assert len({combine_seeds(*numbers) for numbers in purposes}) == len(purposes)
+    assert combine_seeds(1, WEIGHTS) != combine_seeds(1, VALIDATION)
 
 
 def test_the_average_of_weights() -> None:

@@ -6,12 +6,11 @@ import pytest
 import torch
 from small_runs import MLP, lines, small
 
-from taser.objectives import Taser
+from taser.regularisers import Taser
 from taser.scores import sigma_of
 from taser.training import Config, train
-from taser.training.assemble import unit_of
-from taser.training.ratio import gradient_norm, gradient_ratio
-from taser.training.setup import Setup, set_up
+from taser.training._build import Setup, set_up, unit_of
+from taser.training._step import gradient_norm, gradient_ratio
 
 TASER = {"name": "taser", "ramp": 0.0}
 

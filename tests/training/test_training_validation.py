@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from taser import attacks
 from taser.attacks import Threat
-from taser.data.subset import subset
-from taser.training import run, train
-from taser.training.checkpoint import latest_checkpoint
-from taser.training.validation import Scores, validate
+from taser.data._splitting import subset
+from taser.training import _run as run
+from taser.training import train
+from taser.training._checkpoint import latest_checkpoint
+from taser.training._validation import Scores, validate
 
 # Over five epochs the clean figure is best in the third, the robust one in the second, where two
 # later epochs are its equal: the fourth with more clean accuracy, the fifth with less.

@@ -10,7 +10,7 @@ from small_runs import MLP, lines, same, small, weights
 
 from taser.objectives import Loss, Standard
 from taser.training import train
-from taser.training.setup import set_up
+from taser.training._build import set_up
 
 AWP = {"awp": True, "awp_start": 0}
 

@@ -12,12 +12,12 @@ import torch
 from small_runs import MLP, small
 from torch import Tensor
 
+from taser._distributed import exit_process, is_main_process, world_size
 from taser.attacks import PGD
-from taser.stein.part import processes
-from taser.training import Config, run
-from taser.training.checkpoint import weights_as_bytes
-from taser.training.processes import is_first, leave
-from taser.training.setup import Setup, set_up
+from taser.training import Config
+from taser.training import _run as run
+from taser.training._build import Setup, set_up
+from taser.training._checkpoint import weights_as_bytes
 
 EXACT = {"name": "taser", "score": "gaussian", "at": "clean", "backend": "exact", "fraction": 1.0}
 LANGEVIN = {**EXACT, "operator": "langevin", "weight": 1e-4}
@@ -71,7 +71,7 @@ def step(config: Config) -> dict[str, Tensor]:
     setup: Setup = set_up(config)
     steps = 2 if config.regulariser.center == "running" else 1
     for number, batch in zip(range(steps), setup.batches, strict=False):
-        size = len(batch.x) // processes()
+        size = len(batch.x) // world_size()
         rows = slice(setup.rank * size, (setup.rank + 1) * size)
         setup.learner.number = number
         numbers = setup.learner.step(
@@ -90,7 +90,7 @@ def everything(out: Path) -> None:
     for name, sections in STEPS.items():
         sections = {**sections, "optimiser": {**SGD, **sections.get("optimiser", {})}}
         found = step(small(model=SMOOTH, **sections))
-        if is_first():
+        if is_main_process():
             (out / f"{name}.safetensors").write_bytes(weights_as_bytes(found))
     for name, config in {"trained": trained(), "statistics": with_statistics()}.items():
         whole = run._Run(set_up(config), out / name, None)
@@ -103,4 +103,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     PGD._begin = start  # type: ignore[method-assign]
     everything(Path(sys.argv[1]))
-    leave()
+    exit_process()

@@ -5,9 +5,14 @@ from typing import Annotated
 
 import typer
 
-from . import audit, compare, data, doctor, evaluate, score, shift, study, train
-from .common import Jobs, Out, PlainErrors, show
-from .machine import with_json
+from . import _study_commands as study
+from ._data_commands import app as data_app
+from ._data_commands import app_score as score_app
+from ._doctor import doctor
+from ._evaluate_commands import audit, compare, evaluate, shift
+from ._options import Jobs, Out, PlainErrors, show, with_json
+from ._study_commands import app as study_app
+from ._train_commands import finetune, recipes, train
 
 app = typer.Typer(
     help="Robust training that follows the geometry of the data.",
@@ -17,17 +22,17 @@ app = typer.Typer(
     "the model (audit: do not trust; evaluate: less than --at-least); 130 stopped by Ctrl-C.",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="data")
-app.add_typer(score.app, name="score")
-app.add_typer(study.app, name="study")
-app.command()(train.train)
-app.command()(train.finetune)
-app.command()(train.recipes)
-app.command()(evaluate.evaluate)
-app.command()(audit.audit)
-app.command()(shift.shift)
-app.command()(compare.compare)
-app.command()(doctor.doctor)
+app.add_typer(data_app, name="data")
+app.add_typer(score_app, name="score")
+app.add_typer(study_app, name="study")
+app.command()(train)
+app.command()(finetune)
+app.command()(recipes)
+app.command()(evaluate)
+app.command()(audit)
+app.command()(shift)
+app.command()(compare)
+app.command()(doctor)
 
 
 @app.callback(invoke_without_command=True)
@@ -53,10 +58,10 @@ def demo(
 
     Example: taser demo --out out/demo
     """
-    from taser.report import demo as words
-    from taser.report import method_study as report
-    from taser.report.finished import Finished
-    from taser.studies.table_recipe import read_table_config
+    from taser.compare._comparison_config import read_table_config
+    from taser.report import _comparison_report as report
+    from taser.report import _comparison_report as words
+    from taser.report._method_tables import Finished
 
     queue = study.run_queue(read_table_config("studies/demo"), out, jobs, threads=1)
     found = Finished.of(queue)
@@ -79,7 +84,7 @@ def report(
 
     Example: taser report out/table
     """
-    from taser.studies.queue import Queue
+    from taser.compare._jobs import Queue
 
     if not (folder / "runs").is_dir():
         raise ValueError(f"there is no study in {folder}: make one with `taser study table`")

@@ -1,18 +1,13 @@
 """Data sets as tensors in [0, 1], with fixed splits, and batches out of them."""
 
-from .batch import Batch
-from .batches import Augmentation, Batches
-from .cache import DamagedCache, Manifest, cache_root, cached
-from .crop_and_flip import CropAndFlip
-from .dataset import Dataset
-from .fetch import fetch
-from .known import Embedded, Fetchable, Known
-from .load import load
-from .meaning import Meaning
-from .names import KNOWN, find
-from .sources import FetchError, Progress
-from .split import Split
-from .standardisation import Standardisation
+from ._batches import Augmentation, Batches, CropAndFlip
+from ._cache import DamagedCache, Manifest, cache_root, cached
+from ._dataset import Batch, Dataset, Split, Standardisation
+from ._fetch import fetch
+from ._load import load
+from ._preprocessing import Meaning
+from ._registry import KNOWN, Embedded, Fetchable, Known, find
+from ._sources import FetchError, Progress
 
 __all__ = [
     "KNOWN",

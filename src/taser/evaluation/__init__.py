@@ -1,12 +1,18 @@
 """Measuring what has been trained."""
 
-from taser.data.subset import subset
+from taser.data._splitting import subset
 
-from .comparison import Comparison, compare
-from .evaluate import evaluate
-from .findings import Finding
-from .record import Evaluation
-from .statistics import (
+from ._audit import CHECKS, Audit, Point, TooFewRight, audit
+from ._audit_checks import Check
+from ._audit_target import undefended
+from ._curve import accuracy_curve
+from ._evaluate import evaluate
+from ._out_of_distribution import out_of_distribution
+from ._paired import Comparison, compare
+from ._ray_search import RaySearch
+from ._record import Evaluation, Finding
+from ._shift import shift
+from ._statistics import (
     Interval,
     accuracy_interval,
     difference_interval,
@@ -15,6 +21,8 @@ from .statistics import (
 )
 
 __all__ = [
-    "Comparison", "Evaluation", "Finding", "Interval", "accuracy_interval", "compare",
-    "difference_interval", "evaluate", "mcnemar", "retrained_interval", "subset",
+    "CHECKS", "Audit", "Check", "Comparison", "Evaluation", "Finding", "Interval", "Point",
+    "RaySearch", "TooFewRight", "accuracy_curve", "accuracy_interval", "audit", "compare",
+    "difference_interval", "evaluate", "mcnemar", "out_of_distribution", "retrained_interval",
+    "shift", "subset", "undefended",
 ]  # fmt: skip

@@ -1,15 +1,10 @@
 """Networks for the studies and benchmarks; any `nn.Module` of yours serves as well."""
 
-from .build import build
-from .cnn import SmallCNN
-from .folded import Folded, folded
-from .load import load_model
-from .mlp import MLP
-from .resnet import ResNet18
-from .weights import load_weights, read_weights
-from .wide_resnet import WideResNet
+from ._architectures import MLP, ResNet18, SmallCNN, WideResNet, Wrapped, build
+from ._folding import Folded, folded
+from ._weights import load_model, load_weights, read_weights
 
 __all__ = [
-    "MLP", "Folded", "ResNet18", "SmallCNN", "WideResNet", "build", "folded", "load_model",
-    "load_weights", "read_weights",
+    "MLP", "Folded", "ResNet18", "SmallCNN", "WideResNet", "Wrapped", "build", "folded",
+    "load_model", "load_weights", "read_weights",
 ]  # fmt: skip

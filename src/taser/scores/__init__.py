@@ -1,20 +1,20 @@
 """Scores: s(x) ≈ ∇log p(x) of the training inputs, (B, *) → (B, *), always detached."""
 
-from .adapters import from_diffusers, from_edm
-from .affine import Affine
-from .denoiser import Denoiser
-from .denoising import DenoisingScore, Scaled, normalised
-from .density import Density
-from .ffdnet import ffdnet
-from .fit import FitConfig, fit
-from .gaussian import Gaussian
-from .kernel_density import KernelDensity
-from .mixture import GaussianMixture
-from .named import named
-from .noise import sigma_of, timestep_of
-from .pretrained import pretrained
-from .protocol import Score
-from .replaced import Replaced
+from ._adapters import ffdnet, from_diffusers, from_edm
+from ._denoiser import Denoiser
+from ._densities import Density, Gaussian, GaussianMixture, KernelDensity
+from ._fit import FitConfig, fit
+from ._named import named, pretrained
+from ._tweedie import (
+    Affine,
+    DenoisingScore,
+    Replaced,
+    Scaled,
+    Score,
+    normalised,
+    sigma_of,
+    timestep_of,
+)
 
 __all__ = [
     "Affine",

@@ -1,12 +1,11 @@
 """The Stein operator: directions, residuals by four backends, the penalty, the identities."""
 
 from . import identities
-from .directions import directions
-from .guards import UnsupportedLayer
-from .penalty import SteinPenalty
-from .record import Calibration, Record
-from .residual import stein_residual
-from .shared import SharedPass
+from ._backends import directions
+from ._batchnorm import SharedPass
+from ._layer_checks import UnsupportedLayer
+from ._penalty import Calibration, Record, SteinPenalty
+from ._residual import stein_residual
 
 __all__ = [
     "Calibration",

@@ -5,7 +5,7 @@ import torch
 from identity_cases import normal
 
 from taser.stein.identities import Estimate
-from taser.stein.identities.sides import compare
+from taser.stein.identities._estimate import compare
 
 
 def test_mean_and_standard_error():

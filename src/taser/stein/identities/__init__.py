@@ -1,15 +1,15 @@
 """The theorems of the paper as tools: is a score, or a model, what it should be?"""
 
-from .divergence import divergence_form
-from .estimate import Estimate
-from .kernels import InverseMultiquadric, RadialBasis, stein_kernel
-from .ksd import KSDTest, ksd, ksd_test
-from .projection import projection_identity
-from .shift_bound import ShiftBound, shift_bound
-from .shifts import GaussianShift, exponential_tilt, gaussian_shift
-from .sides import Sides
-from .sobolev import SobolevIdentity, sobolev_identity
-from .stein_identity import stein_identity
+from ._estimate import Estimate, Sides
+from ._ksd import InverseMultiquadric, KSDTest, RadialBasis, ksd, ksd_test, stein_kernel
+from ._operators import (
+    SobolevIdentity,
+    divergence_form,
+    projection_identity,
+    sobolev_identity,
+    stein_identity,
+)
+from ._shift_bound import GaussianShift, ShiftBound, exponential_tilt, gaussian_shift, shift_bound
 
 __all__ = [
     "Estimate",

@@ -1,0 +1,91 @@
+"""A callable of the user's, named by its module or its file."""
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def hint(given: object, names: Iterable[object]) -> str:
+    """What to append to a wrong name: the nearest right one, if any is near.
+
+    >>> hint("aple", ["apple", "pear"])
+    " (did you mean 'apple'?)"
+    """
+    known = {plain(name): name for name in names}
+    near = get_close_matches(plain(given), known, n=1, cutoff=0.5)
+    return f" (did you mean {known[near[0]]!r}?)" if near else ""
+
+
+def unknown(what: str, given: str, names: Iterable[str]) -> ValueError:
+    """The error for a name that is none of `names`.
+
+    >>> raise unknown("fruit", "aple", ["apple", "pear"])
+    Traceback (most recent call last):
+    ValueError: there is no fruit called 'aple' (did you mean 'apple'?); there are apple, pear
+    """
+    names = list(names)
+    there = ", ".join(names) or "none"
+    return ValueError(f"there is no {what} called {given!r}{hint(given, names)}; there are {there}")
+
+
+def plain(name: object) -> str:
+    """A name without capitals, hyphens and underscores."""
+    return str(name).lower().replace("-", "").replace("_", "")
+
+
+def locate(spec: str) -> Callable[..., Any]:
+    """The callable that "package.module:name" or "path/to/file.py:name" names.
+
+    This imports the module, which is to say that it runs whatever code stands in it: name only
+    files that you would run. A file is imported under a private name, so that it can neither
+    hide nor replace a module that happens to be called the same.
+
+    >>> locate("torch.nn:Linear")
+    <class 'torch.nn.modules.linear.Linear'>
+    """
+    source, _, name = spec.rpartition(":")
+    if not source or not name:
+        raise ValueError(f"'package.module:callable' or 'file.py:callable' is needed; got {spec!r}")
+    module = _of_file(Path(source)) if source.endswith(".py") else _of_package(source)
+    found = getattr(module, name, None)
+    if found is None:
+        there = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        raise unknown(f"callable in {source}", name, there)
+    if not callable(found):
+        raise ValueError(f"{spec} should be callable; it is of type {type(found).__name__}")
+    return found
+
+
+def _of_package(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it needs is not
+        raise ValueError(
+            f"there is no module {name!r} to import; if you mean a file, write 'path/to/file.py:…'"
+        ) from error
+
+
+def _of_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file at {path}")
+    name = f"_taser_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,217 @@
+"""PGD as an evaluation uses it: many steps, several starts, broken examples leave at once."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from taser.stein._model_state import eval_mode
+
+from ._attack import AttackLoss, Model, Worst, cross_entropy, margin, short_repr
+from ._threat import Threat
+
+Start = Literal["random", "gaussian", "clean"]
+GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
+
+
+def step_for(threat: Threat, steps: int) -> float:
+    """2.5·ε/steps: 2/255 for ten steps within 8/255.
+
+    >>> round(255 * step_for(Threat("linf", "8/255"), 10), 9)
+    2.0
+    """
+    return 2.5 * threat.epsilon / steps
+
+
+@dataclass(frozen=True)
+class PGD:
+    """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball.
+
+    step_size
+        η; None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
+    start
+        "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
+        "clean": x itself.
+
+    The model is asked in evaluation mode, and neither its statistics nor its gradients change.
+    """
+
+    threat: Threat = field(default_factory=Threat)
+    steps: int = 10
+    step_size: float | None = None
+    start: Start = "random"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps should be at least 1; got {self.steps}")
+        if self.step_size is not None and not self.step_size > 0:
+            raise ValueError(f"step_size should be positive; got {self.step_size}")
+        if self.start not in get_args(Start):
+            raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
+
+    @property
+    def length(self) -> float:
+        """η."""
+        return self.step_size or step_for(self.threat, self.steps)
+
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        loss: AttackLoss = cross_entropy,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Adversarial inputs, (B, *), detached. y: (B,)."""
+        x = x.detach()
+        length = self.length
+        moved = self._begin(x, generator)
+        with eval_mode(model, freeze=True):
+            for _ in range(self.steps):
+                gradient = input_gradient(model, moved, y, loss)
+                moved = self.threat.project(moved + length * self.threat.ascent(gradient), x)
+        return moved
+
+    def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.start == "clean":
+            return x.clone()
+        if self.start == "random":
+            return self.threat.random(x, generator)
+        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+        return x + GAUSSIAN_START * noise
+
+
+def outputs_and_gradient(
+    model: Model, x: Tensor, y: Tensor, loss: AttackLoss
+) -> tuple[Tensor, Tensor]:
+    """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached.
+
+    Each row of the gradient is that example's own, because the examples do not meet. The model
+    gets a copy of x, for its first layer may work in place.
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        outputs = model(x.clone())
+        (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
+    return outputs.detach(), gradient
+
+
+def input_gradient(model: Model, x: Tensor, y: Tensor, loss: AttackLoss) -> Tensor:
+    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own because the examples do not meet."""
+    return outputs_and_gradient(model, x, y, loss)[1]
+
+
+@dataclass(frozen=True)
+class FGSM:
+    """x' = Π(x + ε·ascent(∇ℓ(x))), from the clean point."""
+
+    threat: Threat = field(default_factory=Threat)
+    loss: AttackLoss = cross_entropy
+    name: str = "fgsm"
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return 3
+
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        x = x.detach()
+        with eval_mode(model, freeze=True):
+            gradient = input_gradient(model, x, y, self.loss)
+        return self.threat.project(x + self.threat.epsilon * self.threat.ascent(gradient), x)
+
+
+@dataclass(frozen=True)
+class RestartedPGD:
+    """Projected gradient ascent from `restarts` random points, or from x itself.
+
+    step_size
+        None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
+    loss
+        What is ascended; by default the margin, which unlike cross-entropy cannot saturate.
+
+    An example leaves at the first step that breaks it; of the others the point with the largest
+    margin loss is kept.
+    """
+
+    threat: Threat = field(default_factory=Threat)
+    steps: int = 50
+    restarts: int = 5
+    step_size: float | None = None
+    loss: AttackLoss = margin
+    random_start: bool = True
+    name: str = "pgd"
+    _leaves = True  # at the first step that breaks it
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    def __post_init__(self) -> None:
+        for option in ("steps", "restarts"):
+            if getattr(self, option) < 1:
+                raise ValueError(f"{option} should be at least 1; got {getattr(self, option)}")
+        if self.step_size is not None and not self.step_size > 0:
+            raise ValueError(f"step_size should be positive; got {self.step_size}")
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return self._starts * (3 * self.steps + 1)
+
+    @property
+    def _starts(self) -> int:
+        """From x itself every ascent would be the same."""
+        return self.restarts if self.random_start else 1
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        x = x.detach()
+        with eval_mode(model, freeze=True):
+            worst = Worst(model, x, y)
+            for _ in range(self._starts):
+                rows = worst.standing if self._leaves else torch.arange(len(x), device=x.device)
+                if len(rows) == 0:
+                    break
+                begin = self.threat.random(x[rows], generator) if self.random_start else x[rows]
+                self._ascend(model, begin, x, y, rows, worst)
+        return worst.x
+
+    def _ascend(
+        self, model: Model, moved: Tensor, x: Tensor, y: Tensor, rows: Tensor, worst: Worst
+    ) -> None:
+        length = self.step_size or step_for(self.threat, self.steps)
+        for _ in range(self.steps):
+            logits, gradient = outputs_and_gradient(model, moved, y[rows], self.loss)
+            stands = worst.offer(rows, moved, logits)
+            if self._leaves:
+                rows, moved, gradient = rows[stands], moved[stands], gradient[stands]
+            if len(rows) == 0:
+                return
+            moved = self.threat.project(moved + length * self.threat.ascent(gradient), x[rows])
+        with torch.no_grad():
+            worst.offer(rows, moved, model(moved.clone()))  # which may work in place
+
+
+class LastingPGD(RestartedPGD):
+    """The same, but every example is ascended to the end, from every start.
+
+    For :class:`Transfer`: a point that barely crosses the surrogate's boundary says little of
+    another model.
+    """
+
+    _leaves = False

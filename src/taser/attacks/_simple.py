@@ -1,0 +1,80 @@
+"""Attacks made on another model."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from taser.stein._model_state import eval_mode
+
+from ._attack import Attack, Model, Worst, short_repr
+from ._threat import Threat
+
+
+@dataclass(frozen=True)
+class RandomNoise:
+    """The worst of `samples` random points; an attack worth its name finds all that this finds."""
+
+    threat: Threat = field(default_factory=Threat)
+    samples: int = 100
+    name: str = "noise"
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples should be at least 1; got {self.samples}")
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return self.samples
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        with eval_mode(model, freeze=True), torch.no_grad():
+            worst = Worst(model, x, y)
+            for _ in range(self.samples):
+                rows = worst.standing
+                if len(rows) == 0:
+                    break
+                moved = self.threat.random(x[rows], generator)
+                worst.offer(rows, moved, model(moved.clone()))  # which may work in place
+        return worst.x
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What `attack` finds against `surrogate`, handed to the model as it is.
+
+    It needs nothing of the model: where it beats a white-box attack, gradients are hidden. The
+    attack should not stop where the surrogate errs: :class:`LastingPGD` goes on.
+    """
+
+    attack: Attack
+    surrogate: Model
+    name: str = "transfer"
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @property
+    def threat(self) -> Threat:
+        """The ball of the attack inside."""
+        return self.attack.threat
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return getattr(self.attack, "passes", 1)
+
+    def __call__(
+        self,
+        model: Model,  # noqa: ARG002 — that is the point
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        return self.attack(self.surrogate, x, y, generator=generator)

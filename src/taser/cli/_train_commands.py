@@ -1,0 +1,125 @@
+"""`taser train` and `taser finetune`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ._options import Threads, answer, progress_bar, wanted, with_json
+
+if TYPE_CHECKING:
+    from taser.training import Config, Result
+
+Recipe = Annotated[
+    str, typer.Option(help="A YAML file, or a name from `taser recipes` such as digits/pgd.")
+]
+Folder = Annotated[Path, typer.Option(help="The run's folder; a run that is there goes on.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Any key of the recipe, such as loop.epochs=3 regulariser.weight=0.1"),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the configuration, the time and the memory only.")
+]
+Taser = Annotated[
+    bool | None, typer.Option("--taser/--no-taser", help="Switch the recipe's TASER on or off.")
+]
+
+
+def train(
+    recipe: Recipe = "digits/standard",
+    out: Folder = Path("out/run"),
+    overrides: Overrides = None,
+    taser: Taser = None,
+    threads: Threads = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train by a recipe; killed and started again with the same command, it goes on.
+
+    Example: taser train --recipe digits/pgd --taser --out out/pgd-taser loop.epochs=5
+
+    On several processes: torchrun --nproc-per-node 2 -m taser train …, or accelerate launch.
+    """
+    settings = _settings(taser, threads)
+    _run(recipe, [*settings, *(overrides or [])], out, dry_run)
+
+
+def finetune(
+    model: Annotated[str, typer.Option(help="resnet18, …, or file.py:callable of your own.")],
+    weights: Annotated[Path, typer.Option(help="Its weights: *.safetensors, or a *.pt state.")],
+    recipe: Recipe = "finetune/taser",
+    out: Folder = Path("out/finetune"),
+    overrides: Overrides = None,
+    taser: Taser = None,
+    threads: Threads = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Fine-tune a finished classifier, held near itself by a teacher.
+
+    Example: taser finetune --model resnet18 --weights model.pt --out out/tuned data.name=cifar10
+
+    `file.py:callable` runs the code in that file; weights never run code.
+    """
+    if not weights.expanduser().exists():
+        raise FileNotFoundError(f"there are no weights at {weights}")
+    settings = [f"model.name={model}", f"model.weights={weights}", *_settings(taser, threads)]
+    if ":" in model:  # what the recipe says of its own network is not of yours
+        settings += ["model.width=null", "model.activation=null"]
+    _run(recipe, [*settings, *(overrides or [])], out, dry_run)
+
+
+@with_json
+def recipes() -> None:
+    """The recipes that ship with the package, and what each is for.
+
+    Example: taser recipes
+    """
+    from taser.training._recipes import shipped_recipes
+
+    listed = shipped_recipes()
+    if wanted():
+        answer(listed)
+        return
+    wide = max(map(len, listed))
+    for name, summary in listed.items():
+        typer.echo(f"{name:{wide}}  {summary}")
+
+
+def _settings(taser: bool | None, threads: int | None) -> list[str]:
+    chosen = [] if taser is None else [f"regulariser.name={'taser' if taser else 'none'}"]
+    return chosen + ([] if threads is None else [f"loop.threads={threads}"])
+
+
+def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
+    from taser._distributed import exit_process, is_main_process
+    from taser.training import read_recipe, to_yaml, train
+
+    config = read_recipe(recipe, overrides)
+    if dry_run:
+        from taser.training._build import set_up
+        from taser.training._estimate_cost import estimate
+
+        typer.echo(to_yaml(config))
+        typer.echo(str(estimate(set_up(config))))
+        return
+    with progress_bar() as progress:
+        result = train(config, out, report=progress)
+    if is_main_process():
+        _tell(config, result, out)
+    exit_process()
+
+
+def _tell(config: "Config", result: "Result", out: Path) -> None:
+    threat = config.objective
+    kind = "accuracy" if result.robust >= 0 else "negated mean squared error"
+    typer.echo(
+        f"best of {result.steps} steps at {result.best_step}: {kind} {result.clean:.3f} clean, "
+        f"{result.robust:.3f} under a short PGD at ε = {threat.epsilon:.4g} (at most "
+        f"{config.validation.examples} validation examples; a short attack flatters)."
+    )
+    if result.robust >= 0:  # errors are negated: this is a classifier
+        typer.echo(
+            f"For a figure to believe: taser evaluate --model {out} --norm {threat.norm} "
+            f"--epsilon {threat.epsilon:.7g} --examples 200"
+        )
+    typer.echo(f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl")

@@ -1,0 +1,1 @@
+"""Comparisons: a table of methods, regularisers and seeds, trained and evaluated alike."""

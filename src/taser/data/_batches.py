@@ -1,0 +1,206 @@
+"""Batches out of one tensor, in an order that a resumed run finds again."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._dataset import Batch, Split
+
+Border = Literal["zeros", "reflect"]
+
+
+@dataclass(frozen=True)
+class CropAndFlip:
+    """A crop of random place out of the padded image, and a mirror image half of the time.
+
+    Both move pixels and change no value, so the score of the moved image is, where the image was
+    there before, the moved score: each field goes the way of its image. In the border that padding
+    brings in the score is not known, and is zero.
+
+    padding: pixels on each side; flip: whether to mirror; border: what the image is padded with.
+
+    >>> import torch
+    >>> x = torch.rand(2, 3, 32, 32)
+    >>> moved, field = CropAndFlip(4)(x, -x, generator=torch.Generator().manual_seed(0))
+    >>> torch.equal(field, -moved)
+    True
+    """
+
+    padding: int = 4
+    flip: bool = True
+    border: Border = "zeros"
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(f"padding should not be negative; got {self.padding}")
+        if self.border not in get_args(Border):
+            raise ValueError(f"border should be one of {get_args(Border)}; got {self.border!r}")
+
+    def __call__(
+        self, x: Tensor, s: Tensor | None = None, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x, and s if given, both (B, C, H, W), moved alike. The draws are made on the CPU."""
+        if x.ndim != 4:
+            raise ValueError(f"x should be images, (B, C, H, W); got {tuple(x.shape)}")
+        if s is not None and (len(s) != len(x) or s.shape[2:] != x.shape[2:]):
+            raise ValueError(
+                f"the field s should be as many and as large as x, {tuple(x.shape)}; "
+                f"got {tuple(s.shape)}"
+            )
+        down, right = torch.randint(2 * self.padding + 1, (2, len(x)), generator=generator)
+        mirrored = torch.rand(len(x), generator=generator) < (0.5 if self.flip else 0.0)
+        rows = down[:, None] + torch.arange(x.shape[2])
+        columns = right[:, None] + torch.where(
+            mirrored[:, None], torch.arange(x.shape[3]).flip(0), torch.arange(x.shape[3])
+        )
+        moved = self._take(x, rows, columns, self.border)
+        return moved, None if s is None else self._take(s, rows, columns, "zeros")
+
+    def _take(self, x: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
+        """The pixels of the padded x at rows (B, H) and columns (B, W)."""
+        mode = "constant" if border == "zeros" else "reflect"
+        padded = F.pad(x, [self.padding] * 4, mode=mode)
+        width = padded.shape[3]
+        places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1).to(x.device)
+        places = places[:, None].expand(-1, x.shape[1], -1)
+        return padded.flatten(2).gather(2, places).view(x.shape)
+
+
+class Augmentation(Protocol):
+    """Changes images and their score fields alike, with draws from `generator`."""
+
+    def __call__(
+        self, x: Tensor, s: Tensor | None, *, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+class Batches:
+    """Iterating gives the batches of one epoch; iterating again gives the next epoch's.
+
+    Each batch is a function of the seed, the epoch and its number in the epoch, and of nothing
+    else. So (epoch, position) is all the state there is: save :meth:`state_dict` at any moment, and
+    the batches after :meth:`load_state_dict` are those that would have come. An epoch that was left
+    in the middle is taken up where it was left.
+
+    examples
+        A split, or a pair of tensors (x, y).
+    scores
+        (N, *), the score field of each example, such as a cache of it: a tensor or an array, which
+        may be mapped from disk and of half precision; batches have the type of x.
+    augment
+        For instance :class:`CropAndFlip`.
+    shuffle, drop_last
+        A new order in each epoch; leave out a last batch that is not full.
+    """
+
+    def __init__(
+        self,
+        examples: Split | tuple[Tensor, Tensor],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        scores: Tensor | np.ndarray | None = None,
+        augment: Augmentation | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        self._rows: Callable[[Tensor], Tensor]
+        if isinstance(examples, Split):
+            self._rows, self.y = examples.rows, examples.y
+        else:
+            self._rows, self.y = examples[0].__getitem__, examples[1]
+            if len(examples[0]) != len(self.y):
+                raise ValueError(f"x has {len(examples[0])} examples, but y has {len(self.y)}")
+        if scores is not None and len(scores) != len(self.y):
+            raise ValueError(
+                f"scores should have one row for each of the {len(self.y)} examples; "
+                f"got {tuple(scores.shape)}"
+            )
+        smallest = batch_size if drop_last else 1
+        if batch_size < 1 or len(self.y) < smallest:
+            raise ValueError(
+                f"batch_size should be at least 1, and {len(self.y)} examples give a batch; "
+                f"got batch_size={batch_size}, drop_last={drop_last}"
+            )
+        self.batch_size = batch_size
+        self.seed = seed
+        self.scores = scores
+        self.augment = augment
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.position = 0  # batches of this epoch that were handed out
+
+    def __repr__(self) -> str:
+        return (
+            f"Batches({len(self.y):,} examples by {self.batch_size}, seed={self.seed}; "
+            f"at epoch {self.epoch}, batch {self.position} of {len(self)})"
+        )
+
+    def __len__(self) -> int:
+        """Batches in one epoch."""
+        full, rest = divmod(len(self.y), self.batch_size)
+        return full if self.drop_last or rest == 0 else full + 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = self._order()
+        while self.position < len(self):
+            start = self.position * self.batch_size
+            batch = self._batch(order[start : start + self.batch_size])
+            # Counted before it is handed out: a state saved after the step on it is past it.
+            self.position += 1
+            yield batch
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def _order(self) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(len(self.y))
+        return torch.randperm(len(self.y), generator=self._generator(0))
+
+    def _batch(self, index: Tensor) -> Batch:
+        there = index.to(self.y.device)
+        x, y = self._rows(there), self.y[there]
+        s = self._scores(index, x)
+        if self.augment is not None:
+            x, s = self.augment(x, s, generator=self._generator(1 + self.position))
+        return Batch(x, y, s, index)
+
+    def _scores(self, index: Tensor, x: Tensor) -> Tensor | None:
+        if self.scores is None:
+            return None
+        if isinstance(self.scores, Tensor):
+            rows = self.scores[index.to(self.scores.device)]
+        else:
+            rows = torch.from_numpy(self.scores[index.numpy()])  # a copy of these rows alone
+        return rows.to(x.device, x.dtype)
+
+    def _generator(self, purpose: int) -> torch.Generator:
+        """A source of randomness for one purpose in this epoch: 0 its order, k + 1 its batch k."""
+        # The CPU generator uses 32 bits of its seed, so all three numbers are mixed into those.
+        mixed = np.random.SeedSequence((self.seed, self.epoch, purpose)).generate_state(1)
+        return torch.Generator().manual_seed(int(mixed[0]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration stands, and what it is an iteration of."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where :meth:`state_dict` was taken; the data and options have to be the same."""
+        for name, here in self._identity().items():
+            if state.get(name) != here:
+                raise ValueError(
+                    f"the saved state is of batches with {name}={state.get(name)}; here it is "
+                    f"{here}, which would give other batches"
+                )
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "examples": len(self.y), "batch_size": self.batch_size, "seed": self.seed,
+            "shuffle": self.shuffle, "drop_last": self.drop_last,
+        }  # fmt: skip

@@ -1,0 +1,133 @@
+"""Robust accuracy of any classifier, example by example."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
+
+from taser._files import locked, write_atomically
+from taser._progress import Progress
+from taser.attacks import Attack, Model, Threat
+from taser.data._splitting import subset
+
+from ._attack_loop import Meter, Store, Trial, named_attack
+from ._model_checks import (
+    Differentiable,
+    character,
+    check_data,
+    check_model,
+    hidden,
+    notes,
+    prepare,
+)
+from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
+
+
+def evaluate(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat | None = None,
+    attacks: Sequence[str | Attack] = ("autoattack", "spsa"),
+    n: int = 1000,
+    seed: int = 0,
+    batch_size: int = 100,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
+
+    threat
+        Where attacks may go: by default ℓ∞, 8/255, pixels in [0, 1].
+    attacks
+        Names ("autoattack", "spsa", "spsa-strong", "pgd", "noise", …) or attacks of your own.
+    n
+        Examples, drawn once and for all: every model is judged by the same; N or more means all.
+    seed, batch_size
+        Of the attacks; with them, weights and data the record is the same again.
+    out
+        A folder to keep finished batches in: killed and started again, it goes on where it was.
+        At the end evaluation.json and the attacked inputs are there.
+    progress
+        Called with (done, total, label), counted in forward passes.
+
+    Each attack is tried on **every** example that is right when clean, so its accuracy is its own
+    and can be compared with a paper's; only the stages inside AutoAttack share the work, each on
+    what the earlier ones left, as that attack is defined. The worst case is then what stands under
+    all of them. The model is asked in evaluation mode and left as it was; attacks work on a copy
+    with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies in
+    the ball and in the box.
+    """
+    threat = threat or Threat()
+    if batch_size < 1:
+        raise ValueError(f"batch_size should be at least 1; got {batch_size}")
+    if len(y) != len(x):
+        raise ValueError(f"x and y should have one row an example; got {len(x)} and {len(y)}")
+    index = subset(len(x), n)
+    device = device_of(model, x)
+    x, y = x[index].detach().to(device), y[index].to(device)
+    findings = check_data(x, y, threat)
+    classes, odd = check_model(model, x, y)
+    plan = _plan(attacks, threat, classes, x.ndim == 4, seed)
+    findings += [*odd, *notes(model, x, y, plan)]
+    provenance = Provenance.of(model, x, y, plan, seed, batch_size)
+    folder = None if out is None else Path(out)
+    with locked(folder / ".lock") if folder else nullcontext():
+        settings = {
+            **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
+            "oddities": character(odd),
+        }  # fmt: skip
+        store = Store(folder, settings)
+        quick = Differentiable(prepare(model, x, y))
+        trial = Trial(model, quick, x, y, seed, batch_size, store)
+        clean, verdicts, attacked, said = _run(trial, plan, progress)
+        evaluation = Evaluation(
+            threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *said])),
+            provenance, attacked,
+        )  # fmt: skip
+        if folder:
+            write_atomically(folder / "attacked.safetensors", save({"x": attacked.contiguous()}))
+            write_atomically(folder / "evaluation.json", evaluation.to_json() + "\n")
+    return evaluation
+
+
+def _plan(
+    attacks: Sequence[str | Attack], threat: Threat, classes: int, images: bool, seed: int
+) -> list[Attack]:
+    plan = [
+        named_attack(attack, threat, classes=classes, images=images, seed=seed)
+        if isinstance(attack, str)
+        else attack
+        for attack in attacks
+    ]
+    names = [attack.name for attack in plan]
+    if not plan or len(set(names)) < len(names):
+        raise ValueError(f"attacks should have one name each, and there should be one; got {names}")
+    for attack in plan:
+        if attack.threat != threat:
+            raise ValueError(f"{attack.name} attacks within {attack.threat}, not {threat}")
+    return plan
+
+
+def _run(
+    trial: Trial, plan: Sequence[Attack], progress: Progress | None
+) -> tuple[Tensor, dict[str, Verdicts], Tensor, list[Finding]]:
+    """Clean verdicts, those of each attack, what broke each example first, and findings."""
+    with seeded(trial.x.device, trial.seed):
+        clean = trial.right(trial.x, trial.y).cpu()
+    meter = Meter(progress, plan, clean)
+    standing, attacked = clean.clone(), trial.x.cpu().clone()
+    verdicts: dict[str, Verdicts] = {}
+    findings: list[Finding] = []
+    for attack in plan:
+        found, points, said = trial.run(attack, clean, meter.tick)
+        verdicts[attack.name] = found
+        news = standing & ~found.standing
+        attacked[news] = points[news]
+        standing &= found.standing
+        findings += [*said, *hidden(found)]
+    return clean, verdicts, attacked, findings

@@ -1,0 +1,93 @@
+"""RayS (Chen & Gu, 2020): a search among rays to the corners, led by the predicted class alone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from taser._tensors import rows_like
+from taser.attacks import Model, Threat
+from taser.attacks._attack import UnitBox
+from taser.stein._model_state import eval_mode
+
+BISECTIONS = 10  # a radius to a thousandth of the box
+
+Wrong = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(rows (R,), directions (R, D), radii (R,)) → (R,): whether the class is wrong there."""
+
+
+@dataclass(frozen=True)
+class RaySearch:
+    """min_d r(d) over d ∈ {−1, 1}^D, r(d) the distance along d at which the class changes.
+
+    Blocks of d are turned, first the whole, then halves, quarters, …; a turned d is kept if the
+    class at the present radius is wrong, and the new radius is found by bisection. That takes one
+    query for each of `trials` turns, and ten more where it paid. For ℓ∞.
+    """
+
+    threat: Threat = field(default_factory=Threat)
+    trials: int = 1000
+    name: str = "ray search"
+
+    def __post_init__(self) -> None:
+        if self.threat.norm != "linf":
+            raise ValueError(f"ray search is made for ℓ∞; got {self.threat}")
+        if self.trials < 1:
+            raise ValueError(f"trials should be at least 1; got {self.trials}")
+
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
+        x = x.detach()
+        flat = x.flatten(1)
+        way = torch.ones_like(flat)
+        radius = flat.new_full((len(x),), UnitBox.around(self.threat, x).width)
+
+        def wrong(rows: Tensor, way: Tensor, radius: Tensor) -> Tensor:
+            moved = self.threat.into_box(flat[rows] + radius[:, None] * way)
+            return model(moved.view(-1, *x.shape[1:])).argmax(1) != y[rows]
+
+        with eval_mode(model, freeze=True), torch.no_grad():
+            everyone = torch.arange(len(x), device=x.device)
+            known = wrong(everyone, way, radius)  # whether the class changes along `way` at all
+            for start, end in islice(_blocks(flat.shape[1]), self.trials):
+                rows = everyone[~(known & (radius <= self.threat.epsilon))]
+                if len(rows) == 0:
+                    break
+                turned = way[rows]
+                turned[:, start:end] *= -1
+                paid = wrong(rows, turned, radius[rows])
+                rows, turned = rows[paid], turned[paid]
+                way[rows], known[rows] = turned, True
+                radius[rows] = _bisected(wrong, rows, turned, radius[rows])
+        found = known & (radius <= self.threat.epsilon)
+        moved = self.threat.project((flat + radius[:, None] * way).view_as(x), x)
+        return torch.where(rows_like(found, x), moved, x)
+
+
+def _bisected(wrong: Wrong, rows: Tensor, way: Tensor, high: Tensor) -> Tensor:
+    """The smallest radius found with a wrong class, between zero and `high`, where it is wrong."""
+    low = torch.zeros_like(high)
+    for _ in range(BISECTIONS if len(rows) else 0):
+        middle = (low + high) / 2
+        fooled = wrong(rows, way, middle)
+        low, high = torch.where(fooled, low, middle), torch.where(fooled, middle, high)
+    return high
+
+
+def _blocks(size: int) -> Iterator[tuple[int, int]]:
+    """The whole, its halves, its quarters, … down to single entries, and again from the start."""
+    while True:
+        parts = 1
+        while parts < 2 * size:
+            length = -(-size // parts)
+            yield from ((start, start + length) for start in range(0, size, length))
+            parts *= 2

@@ -1,0 +1,431 @@
+"""The built-in networks by name."""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, signature
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from taser._names import plain, unknown
+
+Factory = Callable[[], nn.Module]
+Activation = str | Factory
+"""A name, or whatever makes the layer when it is called: "silu" or `nn.SiLU`."""
+
+SOFTPLUS_BETA = 10.0  # near ReLU, as in smooth adversarial training (Xie et al., 2020)
+
+FACTORIES: dict[str, Factory] = {
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "softplus": partial(nn.Softplus, beta=SOFTPLUS_BETA),
+}
+
+
+def factory(activation: Activation) -> Factory:
+    """What makes the layers of an activation.
+
+    A ReLU network is linear almost everywhere, so the Laplacian of the Stein residual vanishes
+    on it; "silu" and "softplus" (log(1 + e^{βx})/β with β = 10) have second derivatives.
+
+    >>> factory("silu")(), factory("softplus")()
+    (SiLU(), Softplus(beta=10.0, threshold=20.0))
+    """
+    if isinstance(activation, str):
+        if activation.lower() not in FACTORIES:
+            raise unknown("activation", activation, FACTORIES)
+        return FACTORIES[activation.lower()]
+    if isinstance(activation, nn.Module) or not callable(activation):
+        raise ValueError(
+            "activation should be a name or what makes the layer, such as nn.SiLU, for each place "
+            f"gets its own; got {activation!r}"
+        )
+    return activation
+
+
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR10_STD = (0.2470, 0.2435, 0.2616)
+
+
+class Normalised(nn.Module):
+    """A network of (x − mean)/std, so that attacks, scores and penalties all speak of x itself.
+
+    mean, std: a number for each channel, or one for all; part of the weights. `dims` axes of x
+    follow the channels: 2 for images (B, C, H, W), 0 for vectors (B, d).
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dims: int = 2) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not mean:
+            raise ValueError(
+                "mean and std should have one number for each channel; "
+                f"got {len(mean)} and {len(std)}"
+            )
+        if not all(s > 0 for s in std):
+            raise ValueError(f"std should be positive; got {std}")
+        for name, numbers in (("mean", mean), ("std", std)):  # 0 and 1 are numbers too
+            self.register_buffer(name, torch.tensor([*map(float, numbers)]).view(-1, *[1] * dims))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, *)."""
+        return (x - self.mean) / self.std
+
+
+COARSEST = 4
+"""The image is halved until its longer side is no more than this."""
+
+
+class SmallCNN(Normalised):
+    """3×3 convolutions, two for each halving of the image: (B, *shape) → (B, classes).
+
+    shape: (C, H, W); 8×8 images are halved once, 28×28 and 32×32 ones three times. `width`
+    channels at full size, doubled with each halving, which is a stride and no max-pooling so
+    that with a smooth activation the network is smooth. norm: BatchNorm after each convolution.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...] = (1, 28, 28),
+        classes: int = 10,
+        width: int = 32,
+        activation: Activation = "relu",
+        mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,),
+        norm: bool = True,
+    ) -> None:
+        super().__init__(mean, std)
+        if len(shape) != 3:
+            raise ValueError(f"shape should be (C, H, W); got {shape}")
+        make = factory(activation)
+        channels, height, side = shape
+
+        def layer(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+            conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=not norm)
+            return [conv, *([nn.BatchNorm2d(outputs)] if norm else []), make()]
+
+        widths = [width]
+        while max(height, side) > COARSEST:
+            height, side = (height + 1) // 2, (side + 1) // 2
+            widths.append(2 * widths[-1])
+        self.stem = nn.Sequential(*layer(channels, width, 1))
+        self.stages = nn.Sequential(
+            *(
+                nn.Sequential(*layer(before, after, 2), *layer(after, after, 1))
+                for before, after in pairwise(widths)
+            )
+        )
+        self.head = nn.Linear(widths[-1] * height * side, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.stages(self.stem(self.normalise(x))).flatten(1))
+
+
+class MLP(Normalised):
+    """`depth` hidden layers of `width` units: (B, *shape) → (B, outputs).
+
+    shape: (d,) for vectors, or that of images, which are flattened. outputs: the classes, or 1 for
+    regression.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int = 10,
+        width: int = 256,
+        depth: int = 2,
+        activation: Activation = "relu",
+        mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,),
+    ) -> None:
+        super().__init__(mean, std, dims=len(shape) - 1)
+        if depth < 1:
+            raise ValueError(f"depth should be at least 1 hidden layer; got {depth}")
+        make = factory(activation)
+        hidden = [prod(shape), *[width] * depth]
+        self.hidden = nn.Sequential(
+            *(nn.Sequential(nn.Linear(before, after), make()) for before, after in pairwise(hidden))
+        )
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.hidden(self.normalise(x).flatten(1)))
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a shortcut (He et al., 2016).
+
+    (B, inputs, H, W) → (B, outputs, H/stride, W/stride). The shortcut is x itself, or, where the
+    shape changes, a 1×1 convolution of x and its norm.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, activation: Factory) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.activation = activation()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.activation(self.norm1(self.conv1(x)))
+        return self.activation(self.norm2(self.conv2(h)) + self.shortcut(x))
+
+
+class ResNet18(Normalised):
+    """ResNet-18 with a 3×3 stem of stride one and no max-pooling, for images in [0, 1].
+
+    (B, C, H, W) → (B, classes). `width` channels in the first stage (64 as published), doubled in
+    each of the next three. The length of `mean` and `std` gives C.
+    """
+
+    def __init__(
+        self,
+        classes: int = 10,
+        width: int = 64,
+        activation: Activation = "relu",
+        mean: tuple[float, ...] = CIFAR10_MEAN,
+        std: tuple[float, ...] = CIFAR10_STD,
+    ) -> None:
+        super().__init__(mean, std)
+        make = factory(activation)
+        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        self.stem = nn.Sequential(
+            nn.Conv2d(len(mean), width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), make()
+        )
+        self.stages = nn.Sequential(
+            *(
+                nn.Sequential(
+                    Block(before, after, 1 if stage == 0 else 2, make),
+                    Block(after, after, 1, make),
+                )
+                for stage, (before, after) in enumerate(pairwise(widths))
+            )
+        )
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stages(self.stem(self.normalise(x)))
+        return self.head(h.mean((2, 3)))
+
+
+class PreactivationBlock(nn.Module):
+    """Two 3×3 convolutions, each after its norm and activation, and a shortcut.
+
+    (B, inputs, H, W) → (B, outputs, H/stride, W/stride). The shortcut is x itself, or, where the
+    shape changes, a 1×1 convolution of x after the first norm and activation.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, activation: Factory, dropout: float
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.activation1 = activation()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.activation2 = activation()
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.activation1(self.norm1(x))
+        kept = x if self.shortcut is None else self.shortcut(h)
+        h = self.dropout(self.activation2(self.norm2(self.conv1(h))))
+        return kept + self.conv2(h)
+
+
+class WideResNet(Normalised):
+    """WRN-`depth`-`widen` for images in [0, 1] of any size: (B, C, H, W) → (B, classes).
+
+    depth: 6n + 4, for n blocks in each of the three stages (28 and 34 in the literature); widen:
+    how many times 16, 32 and 64 channels the stages have. The length of `mean` and `std` gives C.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        widen: int,
+        classes: int = 10,
+        activation: Activation = "relu",
+        mean: tuple[float, ...] = CIFAR10_MEAN,
+        std: tuple[float, ...] = CIFAR10_STD,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(mean, std)
+        blocks, rest = divmod(depth - 4, 6)
+        if rest or blocks < 1:
+            raise ValueError(f"depth should be 6n + 4, such as 10, 16, 28 or 34; got {depth}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout should lie in [0, 1); got {dropout}")
+        make = factory(activation)
+        widths = [16, 16 * widen, 32 * widen, 64 * widen]
+        self.stem = nn.Conv2d(len(mean), widths[0], 3, 1, 1, bias=False)
+        self.stages = nn.Sequential(
+            *(
+                nn.Sequential(
+                    PreactivationBlock(before, after, 1 if stage == 0 else 2, make, dropout),
+                    *(PreactivationBlock(after, after, 1, make, dropout) for _ in range(1, blocks)),
+                )
+                for stage, (before, after) in enumerate(pairwise(widths))
+            )
+        )
+        self.last = nn.Sequential(nn.BatchNorm2d(widths[-1]), make())
+        self.head = nn.Linear(widths[-1], classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):  # as published: He et al. (2015)
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.last(self.stages(self.stem(self.normalise(x))))
+        return self.head(h.mean((2, 3)))
+
+
+Shape = tuple[int, ...]
+
+
+# Each takes the shape of one input, the outputs and what all networks share (activation, mean,
+# std); its keyword-only options are those that `build` accepts for its name.
+
+
+def _resnet18(shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 64) -> nn.Module:
+    _image("resnet18", shape)
+    return ResNet18(outputs, width, **shared)
+
+
+def _wide_resnet(
+    layers: int, shape: Shape, outputs: int, shared: dict[str, Any],
+    *, width: int = 10, dropout: float = 0.0,
+) -> nn.Module:  # fmt: skip
+    _image(f"wideresnet{layers}", shape)
+    return WideResNet(layers, width, outputs, dropout=dropout, **shared)
+
+
+def _cnn(
+    shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 32, norm: bool = True
+) -> nn.Module:
+    _image("cnn", shape)
+    return SmallCNN(shape, outputs, width, norm=norm, **shared)
+
+
+def _mlp(
+    shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 256, depth: int = 2
+) -> nn.Module:
+    return MLP(shape, outputs, width, depth, **shared)
+
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": _resnet18,
+    "wideresnet28": partial(_wide_resnet, 28),
+    "wideresnet34": partial(_wide_resnet, 34),
+    "cnn": _cnn,
+    "mlp": _mlp,
+}
+
+
+def build(
+    name: str,
+    *,
+    classes: int | None,
+    shape: Shape,
+    activation: Activation = "relu",
+    width: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """A network with random weights: (B, *shape) → (B, classes).
+
+    name
+        "resnet18"; "wideresnet28" and "wideresnet34", the 28-10 and 34-10 of the literature;
+        "cnn"; or "mlp".
+    classes, shape
+        The number of classes, None for regression (one output); (C, H, W) or, for "mlp", (d,).
+    activation
+        "relu", "silu", "softplus", or a class such as `nn.GELU`.
+    width
+        Channels of the first stage, the widening factor, or hidden units; None: as published.
+    mean, std
+        What to normalise inputs by: a number for each channel (for vectors, each feature),
+        measured on the training data; None: inputs are taken as they are.
+    options
+        wideresnet28, wideresnet34: dropout. cnn: norm. mlp: depth.
+
+    >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
+    Linear(in_features=16, out_features=3, bias=True)
+    """
+    make = BUILDERS.get(plain(name))
+    if make is None:
+        raise unknown("model", name, BUILDERS)
+    if width is not None:
+        options["width"] = width
+    known = [
+        p.name for p in signature(make).parameters.values() if p.kind is Parameter.KEYWORD_ONLY
+    ]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, ["activation", "mean", "std", *known])
+    outputs = 1 if classes is None else classes
+    for what, number in {"classes": outputs, "width": options.get("width", 1)}.items():
+        if number < 1:
+            raise ValueError(f"{what} should be at least 1; got {number}")
+    if not shape or min(shape) < 1:
+        raise ValueError(f"shape should be (C, H, W) or (d,), each at least 1; got {shape}")
+    shared = {
+        "activation": activation,
+        "mean": _of_each_channel("mean", mean, shape, 0.0),
+        "std": _of_each_channel("std", std, shape, 1.0),
+    }
+    return make(tuple(shape), outputs, shared, **options)
+
+
+def _of_each_channel(
+    what: str, given: tuple[float, ...] | None, shape: Shape, default: float
+) -> tuple[float, ...]:
+    values = (default,) * shape[0] if given is None else tuple(given)
+    if len(values) != shape[0]:
+        raise ValueError(
+            f"{what} should have {shape[0]} numbers, one for each channel of inputs of shape "
+            f"{shape}; got {len(values)}"
+        )
+    return values
+
+
+def _image(name: str, shape: Shape) -> None:
+    if len(shape) != 3:
+        raise ValueError(f"{name} is for images of shape (C, H, W); got {shape}: take 'mlp'")
+
+
+class Wrapped(nn.Module):
+    """A function of inputs as a module, together with the modules that it calls.
+
+    Attacks, penalties and evaluations put a model into eval mode, which only a module allows:
+
+    >>> import torch
+    >>> net = torch.nn.Linear(4, 3)
+    >>> model = Wrapped(lambda x: net(x.flatten(1)).log_softmax(1), net)
+    >>> model(torch.zeros(2, 2, 2)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], *modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.called = nn.ModuleList(modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """function(x)."""
+        return self.function(x)

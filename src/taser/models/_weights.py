@@ -1,0 +1,200 @@
+"""A model to study: a built-in one or the user's own, with weights from a file."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from taser._names import locate
+
+from ._architectures import build
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
+WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
+"""Where training scripts put the state dict inside a checkpoint."""
+PREFIXES = ("module.", "_orig_mod.", "model.")
+"""What DataParallel, torch.compile and wrappers put before every name."""
+SHOWN = 3
+
+
+def read_weights(path: Path | str) -> dict[str, Tensor]:
+    """The state dict in a .safetensors (which can hold no code), .pt, .pth or .ckpt file.
+
+    Pickled files are read with `weights_only=True`: tensors and plain containers, and nothing that
+    could run.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"weights should end in {', '.join(SUFFIXES)}; got {path}")
+    if not path.is_file():
+        raise FileNotFoundError(f"there are no weights at {path}")
+    try:
+        if path.suffix.lower() == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} cannot be read as weights alone. If it holds a pickled model, which would run "
+            "code when it is loaded, save model.state_dict() instead, best as .safetensors"
+        ) from error
+    return _state_dict(loaded, path)
+
+
+def load_weights(model: nn.Module, path: Path | str) -> None:
+    """Put the weights of a file into `model`, all of them or none.
+
+    Prefixes that wrappers leave ("module.", "_orig_mod.", "model.") are taken off until names meet.
+    """
+    own = model.state_dict()
+    state = _without_prefix(read_weights(path), own)
+    misfits = [
+        f"{key} ({tuple(state[key].shape)} in the file, {tuple(own[key].shape)} in the model)"
+        for key in state.keys() & own.keys()
+        if state[key].shape != own[key].shape
+    ]
+    missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in own]
+    wrong = {"missing": missing, "unexpected": unexpected, "of another shape": sorted(misfits)}
+    if any(wrong.values()):
+        listed = "; ".join(
+            f"{len(keys)} {how}: {_first(keys)}" for how, keys in wrong.items() if keys
+        )
+        raise ValueError(f"the weights in {path} are not this model's: {listed}")
+    model.load_state_dict(state)
+
+
+def _state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
+    """The names and tensors inside what a checkpoint holds."""
+    while isinstance(loaded, Mapping):
+        inner = [loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), Mapping)]
+        if not inner:
+            break
+        loaded = inner[0]
+    if not isinstance(loaded, Mapping) or not loaded:
+        raise ValueError(
+            f"{path} should hold a state dict; got {type(loaded).__name__}: {loaded!r:.80}"
+        )
+    strange = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise ValueError(
+            f"{path} should hold a state dict, bare or under {', '.join(WRAPPERS)}; "
+            f"these are no tensors: {_first(strange)}"
+        )
+    return dict(loaded)
+
+
+def _without_prefix(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    while not state.keys() & own.keys():
+        prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None)
+        if prefix is None:
+            break
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
+def _first(keys: list[str]) -> str:
+    return ", ".join(keys[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
+
+
+def load_model(
+    spec: str,
+    weights: Path | str | None = None,
+    *,
+    classes: int | None,
+    shape: tuple[int, ...],
+    **options: Any,
+) -> nn.Module:
+    """The model that `spec` names, in evaluation mode, checked on two inputs of zeros.
+
+    spec
+        A built-in name ("resnet18", …), or a callable of yours that returns the model:
+        "package.module:callable" or "path/to/file.py:callable". **The latter two run the code in
+        that module or file**, so name only what you trust.
+    weights
+        A .safetensors file, or a .pt, .pth or .ckpt with a state dict, from which no code runs.
+        For a built-in model they bring the normalisation with them.
+    classes, shape
+        What the model has to give and take: (B, *shape) → (B, classes); for regression (classes
+        None or 1) also (B,).
+    options
+        For a built-in name those of :func:`build`; otherwise the callable's own arguments, which
+        get nothing else.
+
+    >>> model = load_model("cnn", classes=10, shape=(1, 8, 8), activation="silu")
+    >>> model.training
+    False
+    """
+    model = _make(spec, classes, shape, options)
+    if weights is not None:
+        load_weights(model, weights)
+        if ":" not in spec:
+            _check_activation(Path(weights).expanduser(), options.get("activation", "relu"))
+    model.eval()
+    _check_outputs(spec, model, classes, tuple(shape))
+    return model
+
+
+def _make(
+    spec: str, classes: int | None, shape: tuple[int, ...], options: dict[str, Any]
+) -> nn.Module:
+    if ":" not in spec:
+        if spec.endswith(".py"):
+            raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
+        return build(spec, classes=classes, shape=shape, **options)
+    make = locate(spec)
+    if isinstance(make, nn.Module):
+        raise ValueError(f"{spec} is a model already; name a function that returns one")
+    try:
+        signature(make).bind(**options)
+    except TypeError as error:
+        given = ", ".join(options) or "no options"
+        raise ValueError(f"{spec} cannot be called with {given}: {error}") from error
+    model = make(**options)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{spec} should return an nn.Module; got {type(model).__name__}")
+    return model
+
+
+def _check_activation(weights: Path, activation: object) -> None:
+    """Raise if the weights lie in the folder of a run whose network has another.
+
+    Nothing in the shape of the weights would tell.
+    """
+    beside = weights.parent / "model.json"
+    if not beside.is_file():
+        return
+    own = json.loads(beside.read_text()).get("options", {}).get("activation", "relu")
+    if own != activation:
+        raise ValueError(
+            f"{weights} was trained with activation={own}, not {activation}: name the run's folder "
+            f"instead, or give the option activation={own} (for taser finetune "
+            f"model.activation={own})"
+        )
+
+
+def _check_outputs(
+    spec: str, model: nn.Module, classes: int | None, shape: tuple[int, ...]
+) -> None:
+    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    try:
+        with torch.no_grad():
+            outputs = model(own.new_zeros(2, *shape))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{spec} does not take the inputs of these data, of shape "
+            f"{shape}: {error}. Other data have another name (data.name=… for taser finetune)"
+        ) from error
+    allowed = [(2, 1), (2,)] if classes in (None, 1) else [(2, classes)]
+    if not isinstance(outputs, Tensor) or tuple(outputs.shape) not in allowed:
+        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        wanted = " or ".join(map(str, allowed))
+        raise ValueError(f"{spec} should give {wanted} for two inputs of shape {shape}; got {got}")

@@ -1,0 +1,98 @@
+"""Adversarial weight perturbation (Wu et al., 2020), around any objective."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from taser._distributed import world_size
+from taser.stein._model_state import restored_buffers, unwrap_ddp
+
+from ._objective import Objective
+
+TINY = 1e-20  # of the authors' code
+
+
+@dataclass(frozen=True)
+class AWP:
+    """Take the step at weights that were moved, by γ of their size, to where the loss is higher.
+
+    Each tensor w of more than one dimension moves by γ·‖w‖·g/‖g‖, g its gradient of the loss at
+    the attacked points; biases and normalisations stay. The move is taken back after the
+    optimiser's step, so it must be left after that:
+
+        with awp(model, x, y) as loss:
+            optimiser.zero_grad(); loss.backward(); optimiser.step()
+    """
+
+    objective: Objective
+    gamma: float = 0.005
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise ValueError(f"gamma should be positive; got {self.gamma}")
+
+    @contextmanager
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        """The loss at the perturbed weights; the weights are put back at the end of the block."""
+        moved = self.objective.attack(model, x, y, generator=generator)
+        with perturbed(model, [lambda m: self.objective.loss(m, x, y, moved).total], self.gamma):
+            yield self.objective.loss(model, x, y, moved).total
+
+
+@contextmanager
+def perturbed(
+    model: nn.Module, losses: Sequence[Callable[[nn.Module], Tensor]], gamma: float
+) -> Iterator[None]:
+    """The model with each weight moved by γ·‖w‖·g/‖g‖, g = ∇_w Σ losses(model), and moved back.
+
+    The authors compute g on a proxy copy; here the model is its own proxy, and its running
+    statistics are put back, which gives the same g without a second set of weights. Over several
+    processes g is the mean, so that all move alike.
+    """
+    module = unwrap_ddp(model)
+    assert isinstance(module, nn.Module)
+    weights = [w for w in module.parameters() if w.requires_grad and w.ndim > 1]
+    moves = _moves(weights, _ascent(module, weights, losses), gamma)
+    with torch.no_grad():
+        for weight, move in zip(weights, moves, strict=True):
+            weight.add_(move)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, move in zip(weights, moves, strict=True):
+                weight.sub_(move)
+
+
+def _ascent(
+    module: nn.Module,
+    weights: list[nn.Parameter],
+    losses: Sequence[Callable[[nn.Module], Tensor]],
+) -> list[Tensor]:
+    totals = [torch.zeros_like(weight) for weight in weights]
+    for loss in losses:
+        with torch.enable_grad(), restored_buffers(module):
+            gradients = torch.autograd.grad(
+                loss(module), weights, allow_unused=True, materialize_grads=True
+            )
+        for total, gradient in zip(totals, gradients, strict=True):
+            total.add_(gradient)
+    if world_size() > 1:
+        for total in totals:
+            dist.all_reduce(total)  # a sum: the scaling of the moves takes the rest out
+    return totals
+
+
+def _moves(weights: list[nn.Parameter], gradients: list[Tensor], gamma: float) -> list[Tensor]:
+    """γ·‖w‖·g/‖g‖. Entries that are not finite are no direction, and would stay in the weights."""
+    finite = [g.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for g in gradients]
+    return [
+        (gamma * w.detach().norm() / (g.norm() + TINY)) * g
+        for w, g in zip(weights, finite, strict=True)
+    ]

@@ -1,0 +1,166 @@
+"""Probes: the scalar of a network's outputs that the Stein operator is applied to."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from taser._tensors import full_precision
+
+__all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
+
+
+def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
+    """Raise unless z is (B, C) with C ≥ 2 and y holds B class numbers below C."""
+    if not isinstance(z, Tensor):
+        raise ValueError(
+            f"{name} wants logits (B, C); the model gives a {type(z).__name__}. Wrap it: "
+            "lambda x: model(x)[0], or model(x).logits"
+        )
+    if z.ndim != 2 or z.shape[1] < 2:
+        raise ValueError(
+            f"{name} wants logits of shape (B, C) with at least two classes; got "
+            f"{tuple(z.shape)}. For a single output per example use taser.probes.Output()"
+        )
+    if y is not None:
+        check_labels(y, z.shape[0], z.shape[1], name)
+    if looks_like_probabilities(z):
+        warnings.warn(
+            f"{name} was given rows that are not negative and sum to one: probabilities, not "
+            "logits. A saturated probe carries no sensitivity; take the softmax off the model",
+            stacklevel=3,
+        )
+
+
+def check_labels(y: Tensor, batch: int, classes: int, name: str) -> None:
+    """Raise unless y is (batch,) whole numbers in 0 … classes − 1."""
+    if y.shape != (batch,) or y.is_floating_point() or y.dtype == torch.bool:
+        raise ValueError(
+            f"{name} wants labels y of shape ({batch},) and an integer type; "
+            f"got {tuple(y.shape)} of {y.dtype}"
+        )
+    lowest, highest = int(y.min()), int(y.max())
+    if lowest < 0 or highest >= classes:
+        raise ValueError(
+            f"{name} has {classes} classes, so labels should lie in 0…{classes - 1}; "
+            f"got labels from {lowest} to {highest}"
+        )
+
+
+def looks_like_probabilities(z: Tensor) -> bool:
+    """Every row non-negative and summing to one (within the type's rounding)."""
+    z = z.detach()
+    tolerance = 8 * torch.finfo(z.dtype).eps
+    sums = z.to(torch.float32).sum(1)
+    return bool((z >= 0).all()) and bool(((sums - 1).abs() <= max(tolerance, 1e-5)).all())
+
+
+Probe = Callable[[Tensor, Tensor | None], Tensor]
+"""(outputs (B, *), labels (B,) or None) → (B,): any callable of this form will do."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The scalar function f(x) = probe(model(x), y) of a batch with labels y.
+
+    Keeping model and probe apart lets an estimator use what it knows of each; keeping the labels
+    lets it ask for several points of every example in one call: x may hold n·B rows, copies of
+    the batch one after another, and the labels are repeated to match.
+    """
+
+    model: Callable[[Tensor], Tensor]
+    probe: Probe
+    y: Tensor | None = field(default=None, repr=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.probe(self.model(x), self.labels(len(x)))
+
+    def labels(self, rows: int) -> Tensor | None:
+        """The labels, repeated to `rows` rows."""
+        if self.y is None:
+            return None
+        copies, rest = divmod(rows, len(self.y))
+        if rest:
+            raise ValueError(f"x has {rows} rows, which is no multiple of the {len(self.y)} labels")
+        return self.y if copies == 1 else self.y.repeat(copies, *[1] * (self.y.ndim - 1))
+
+
+class Margin:
+    """m(x; y) = LSE_{j≠y} z_j − z_y: negative where the network is right, and how far.
+
+    A smooth form of max_{j≠y} z_j − z_y. Half-precision logits are taken to float32 first.
+
+    >>> import torch
+    >>> Margin()(torch.tensor([[2.0, -1.0]]), torch.tensor([0]))  # two classes: z_1 − z_0
+    tensor([-3.])
+    """
+
+    def __init__(self) -> None:
+        self._checked = False
+
+    def __call__(self, z: Tensor, y: Tensor | None) -> Tensor:
+        """z: (B, C) logits; y: (B,) labels; returns (B,)."""
+        if y is None:
+            raise ValueError("Margin compares the labelled class with the rest: it needs labels y")
+        if not self._checked or z.device.type == "cpu":  # reading back stalls an accelerator
+            check_logits(z, y, "Margin")
+            self._checked = True
+        z = full_precision(z)
+        index = y.long()[:, None]
+        others = z.scatter(1, index, -torch.inf).logsumexp(1)
+        return others - z.gather(1, index).squeeze(1)
+
+    def __repr__(self) -> str:
+        return "Margin()"
+
+
+class Logit:
+    """z_k for a fixed class k = `index`, or the labelled class z_y when `index` is None."""
+
+    def __init__(self, index: int | None = None) -> None:
+        if index is not None and index < 0:
+            raise ValueError(f"index should be a class number, 0 or more; got {index}")
+        self.index = index
+        self._checked = False
+
+    def __call__(self, z: Tensor, y: Tensor | None) -> Tensor:
+        """z: (B, C) logits; y: (B,) labels, unused with a fixed index; returns (B,)."""
+        if self.index is None and y is None:
+            raise ValueError("Logit() reads the labelled class: give labels y, or an index")
+        if not self._checked or z.device.type == "cpu":  # reading back stalls an accelerator
+            check_logits(z, y if self.index is None else None, "Logit")
+            if self.index is not None and self.index >= z.shape[1]:
+                raise ValueError(f"Logit({self.index}) of a model with {z.shape[1]} classes")
+            self._checked = True
+        z = full_precision(z)
+        if self.index is not None:
+            return z[:, self.index]
+        assert y is not None
+        return z.gather(1, y.long()[:, None]).squeeze(1)
+
+    def __repr__(self) -> str:
+        return f"Logit({'' if self.index is None else self.index})"
+
+
+class Output:
+    """The model's own number: outputs of shape (B,) or (B, m), of which column `index` is taken."""
+
+    def __init__(self, index: int = 0) -> None:
+        if index < 0:
+            raise ValueError(f"index should be an output number, 0 or more; got {index}")
+        self.index = index
+
+    def __call__(self, outputs: Tensor, y: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """outputs: (B,) or (B, m); returns (B,)."""
+        columns = outputs[:, None] if outputs.ndim == 1 else outputs
+        if columns.ndim != 2 or self.index >= columns.shape[1]:
+            raise ValueError(
+                f"{self!r} wants outputs of shape (B, m) with m > {self.index}, or (B,) for "
+                f"index 0; got {tuple(outputs.shape)}"
+            )
+        return full_precision(columns[:, self.index])
+
+    def __repr__(self) -> str:
+        return f"Output({self.index})"

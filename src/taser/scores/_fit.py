@@ -1,0 +1,199 @@
+"""Training a denoiser by denoising score matching."""
+
+import copy
+import io
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from taser._files import sha256_of_arrays, write_atomically
+from taser._progress import Progress
+from taser._tensors import has_bfloat16, rows_like
+
+from ._denoiser import Denoiser
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How a denoiser is trained.
+
+    steps, or minutes of wall clock if given, whichever ends first. ln σ is drawn from
+    N(noise_mean, noise_std²) in the units of the inputs: EDM's −1.2 ± 1.2 for [-1, 1] is −1.9 on
+    pixels in [0, 1]. The rate warms up over the first steps and falls to zero as a cosine.
+    bfloat16: autocast the network; None for images where the hardware has it (else it is slower).
+    """
+
+    steps: int = 2000
+    minutes: float | None = None
+    batch: int = 64
+    rate: float = 2e-3
+    ema: float = 0.999
+    noise_mean: float = -1.9
+    noise_std: float = 1.2
+    flip: bool = False
+    bfloat16: bool | None = None
+    seed: int = 0
+    save_every: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} should be at least 1; got {getattr(self, name)}")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"minutes should be positive; got {self.minutes}")
+        if not self.rate > 0 or not self.noise_std > 0:
+            raise ValueError(
+                f"rate and noise_std should be positive; got {self.rate} and {self.noise_std}"
+            )
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema should lie in [0, 1); got {self.ema}")
+
+
+def denoising_loss(denoiser: Denoiser, x: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
+    """E[w(σ) ‖D(x + σε; σ) − x‖²] with w = (σ² + d²)/(σd)², which weighs all levels alike."""
+    wide = rows_like(sigma, x)
+    error = denoiser(x + wide * noise, sigma) - x
+    weight = (wide.square() + denoiser.std**2) / (wide * denoiser.std).square()
+    return (weight * error.square()).mean()
+
+
+def fit(
+    denoiser: Denoiser,
+    x: Tensor,
+    config: FitConfig,
+    *,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> Denoiser:
+    """Train on x, (N, *event), and return the average of the weights over time (EMA).
+
+    With `checkpoint` the state is kept there now and then, and a call with the same arguments goes
+    on from it; a run of so many steps ends with the weights of one that was never interrupted, one
+    of so many minutes with as much training.
+    """
+    if config.flip and len(denoiser.event_shape) != 3:
+        raise ValueError(f"flip is for images; these inputs have shape {denoiser.event_shape}")
+    run = _Run(denoiser, x, config)
+    if checkpoint is not None:
+        data = sha256_of_arrays([x.numpy(force=True)])
+        run.told = {**asdict(config), "save_every": None, "data": data}
+        if checkpoint.exists():
+            run.restore(checkpoint)
+    saved = started = time.monotonic()
+    while run.step < config.steps and not run.out_of_time():
+        loss = run.advance()
+        if not math.isfinite(loss):
+            raise RuntimeError(
+                f"the loss is not finite at step {run.step}: lower the rate ({config.rate})"
+                + (f"; the last good state is in {checkpoint}" if checkpoint else "")
+            )
+        now = time.monotonic()
+        run.elapsed += now - started
+        started = now
+        if progress:
+            progress(*run.position(), f"loss {loss:.3f}")
+        if checkpoint is not None and now - saved > config.save_every:
+            run.save(checkpoint)
+            saved = now
+    if checkpoint is not None:
+        run.save(checkpoint)  # whoever keeps the result removes it: nothing is lost in between
+    return run.average.eval()
+
+
+class _Run:
+    """Everything that a training in progress consists of."""
+
+    def __init__(self, denoiser: Denoiser, x: Tensor, config: FitConfig) -> None:
+        self.config, self.x = config, x
+        self.model = denoiser.train()
+        images = len(denoiser.event_shape) == 3
+        if images:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.average = copy.deepcopy(self.model)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.step, self.elapsed = 0, 0.0
+        self.told: dict[str, object] = {}  # what its state has to agree with
+        self.device = next(self.model.parameters()).device
+        wanted = config.bfloat16
+        self.bfloat16 = images and has_bfloat16(self.device) if wanted is None else wanted
+
+    def out_of_time(self) -> bool:
+        minutes = self.config.minutes
+        return minutes is not None and self.elapsed >= 60 * minutes
+
+    def position(self) -> tuple[int, int]:
+        """How far along, as if in steps: by the clock if the minutes run out first."""
+        if self.config.minutes is None:
+            return self.step, self.config.steps
+        done = max(self.step / self.config.steps, self.elapsed / (60 * self.config.minutes))
+        return min(self.config.steps, int(done * self.config.steps)), self.config.steps
+
+    def advance(self) -> float:
+        """One step of the optimiser; the loss before it."""
+        done, total = self.position()
+        rate = self.config.rate * min(1.0, (self.step + 1) / 100)
+        rate *= 0.5 * (1 + math.cos(math.pi * done / total))
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = denoising_loss(self.model, *self._batch())
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.step += 1
+        keep = min(self.config.ema, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for slow, fast in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                slow.lerp_(fast, 1 - keep)
+        return float(loss.detach())
+
+    def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
+        size = min(self.config.batch, len(self.x))
+        # Drawn on the CPU, so that every device sees the same batches.
+        rows = torch.randint(len(self.x), (size,), generator=self.generator)
+        x = self.x[rows.to(self.x.device)].to(self.device)
+        if self.config.flip:
+            turned = torch.rand(size, generator=self.generator).to(self.device) < 0.5
+            x = torch.where(rows_like(turned, x), x.flip(-1), x)
+        level = torch.randn(size, generator=self.generator).to(self.device)
+        sigma = (self.config.noise_mean + self.config.noise_std * level).exp()
+        return x, sigma, torch.randn(x.shape, generator=self.generator).to(self.device)
+
+    def save(self, path: Path) -> None:
+        """Atomically; tensors and numbers only."""
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "model": self.model.state_dict(), "average": self.average.state_dict(),
+                "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
+                "step": self.step, "elapsed": self.elapsed, "told": self.told,
+            },
+            buffer,
+        )  # fmt: skip
+        write_atomically(path, buffer.getvalue())
+
+    def restore(self, path: Path) -> None:
+        """Go on from :meth:`save`."""
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.average.load_state_dict(state["average"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            other = [name for name, value in self.told.items() if state["told"][name] != value]
+        except Exception as error:
+            raise ValueError(
+                f"{path} is not the state of this training ({error}); remove it to start anew"
+            ) from error
+        if other:
+            raise ValueError(
+                f"{path} is the state of a training with other {', '.join(other)}; remove it to "
+                "start anew"
+            )
+        self.generator.set_state(state["random"])
+        self.step, self.elapsed = state["step"], state["elapsed"]

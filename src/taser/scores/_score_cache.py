@@ -1,0 +1,133 @@
+"""Scores of a whole data set, computed once and read from a file afterwards."""
+
+import errno
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from taser._files import write_atomically
+from taser._progress import Progress
+
+from ._tweedie import DenoisingScore, Score
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a cache was made from, and what it has to contain."""
+
+    data: str
+    model: str
+    sigma: float
+    coordinates: str
+    shape: tuple[int, ...]
+    checksum: str
+
+
+class StaleCache(ValueError):
+    """A cache that was made from something else, or is not whole."""
+
+
+def weights_hash(module: nn.Module) -> str:
+    """The sha256 of every tensor of a module, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        # As bytes, since numpy has no bfloat16.
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def model_hash(score: DenoisingScore) -> str:
+    """The hash of the network behind a score, by which a cache knows it."""
+    network = score.denoise if isinstance(score.denoise, nn.Module) else score
+    if not network.state_dict():
+        raise ValueError(
+            "a cache is known by its score network's weights, and this score is a function "
+            "without any: give from_edm an nn.Module"
+        )
+    return weights_hash(network)
+
+
+def write_cache(
+    folder: Path,
+    score: Score,
+    x: Tensor,
+    *,
+    data: str,
+    model: str,
+    sigma: float,
+    coordinates: str = "pixels in [0, 1]",
+    batch: int = 256,
+    progress: Progress | None = None,
+) -> Manifest:
+    """s at every row of x, (N, *), into `folder` as half-precision numbers.
+
+    data, model: hashes of what x and the score came from. Scores beyond half precision's range
+    are refused. The manifest is written last: without it there is no cache.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").unlink(missing_ok=True)
+    (folder / "scores.npy").unlink(missing_ok=True)
+    needed = 2 * x.numel()
+    # A mapped file on a full disk would end the process without a word, so ask before.
+    if shutil.disk_usage(folder).free < 1.1 * needed:
+        raise OSError(
+            errno.ENOSPC, f"the scores take {needed / 1e6:,.0f} MB; make room", str(folder)
+        )
+    file = np.lib.format.open_memmap(
+        folder / "scores.npy", mode="w+", dtype=np.float16, shape=tuple(x.shape)
+    )
+    digest = hashlib.sha256()
+    for start in range(0, len(x), batch):
+        s = score(x[start : start + batch])
+        if float(s.abs().max()) > 65504 or not bool(torch.isfinite(s).all()):
+            raise ValueError("the score has entries beyond half precision's range, or not finite")
+        rows = s.half().cpu().numpy()
+        file[start : start + len(rows)] = rows
+        digest.update(rows.tobytes())
+        if progress:
+            progress(min(start + batch, len(x)), len(x), "scores")
+    file.flush()
+    manifest = Manifest(data, model, sigma, coordinates, tuple(x.shape), digest.hexdigest())
+    write_atomically(folder / "manifest.json", json.dumps(asdict(manifest), indent=1) + "\n")
+    return manifest
+
+
+def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndarray:
+    """The cached scores, memory-mapped, (N, *) of float16.
+
+    expected: entries of the manifest that have to hold, such as data= and model= hashes.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        raise StaleCache(f"{folder} holds no whole score cache: make it with `taser score cache`")
+    manifest = json.loads(path.read_text())
+    for name, wanted in expected.items():
+        if manifest.get(name) != wanted:
+            raise StaleCache(
+                f"the score cache in {folder} was made for {name} = {manifest.get(name)}, not "
+                f"{wanted}: make it anew with `taser score cache`"
+            )
+    try:
+        scores = np.load(folder / "scores.npy", mmap_mode="r", allow_pickle=False)
+        whole = list(scores.shape) == manifest["shape"] and scores.dtype == np.float16
+    except (OSError, ValueError) as error:
+        raise StaleCache(f"the score cache in {folder} cannot be read: {error}") from error
+    if not whole or (verify and _checksum(scores) != manifest["checksum"]):
+        raise StaleCache(f"the score cache in {folder} is damaged: make it anew")
+    return scores
+
+
+def _checksum(scores: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, len(scores), 1024):
+        digest.update(np.ascontiguousarray(scores[start : start + 1024]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,90 @@
+"""Run a model without changing it: eval mode, random state and buffers, restored afterwards."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def check_module(model: object) -> nn.Module:
+    """The model, if it is a module: only then can its mode be changed and restored."""
+    if isinstance(model, nn.Module):
+        return model
+    raise TypeError(
+        "the model should be a torch.nn.Module, so that it can be put into eval mode; got "
+        f"{type(model).__name__}. Wrap a function together with the modules that it calls: "
+        "taser.models.Wrapped(function, module)"
+    )
+
+
+@contextmanager
+def eval_mode(model: object, *, freeze: bool = False) -> Iterator[None]:
+    """Eval mode for every submodule, each restored to its own mode.
+
+    In training mode BatchNorm couples the examples of a batch and changes its running statistics,
+    and dropout draws. The flags are set directly, because a model may override `eval()`.
+
+    freeze: no gradients for parameters, so that a backward pass computes those of the input only.
+    """
+    module = check_module(model)
+    modules = [part for part in module.modules() if not _needs_training_mode(part)]
+    modes = [part.training for part in modules]
+    parameters = [p for p in module.parameters() if p.requires_grad] if freeze else []
+    try:
+        for part in modules:
+            part.training = False
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for part, mode in zip(modules, modes, strict=True):
+            part.training = mode
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def _needs_training_mode(module: nn.Module) -> bool:
+    """Recurrent layers without dropout: cuDNN differentiates them in training mode only."""
+    return isinstance(module, nn.RNNBase) and not module.dropout
+
+
+@contextmanager
+def restored_rng(device: torch.device) -> Iterator[None]:
+    """Restore the global random state of the CPU and of `device`."""
+    others = [device] if device.type != "cpu" else []
+    with torch.random.fork_rng(others, device_type=device.type if others else "cuda"):
+        yield
+
+
+@contextmanager
+def restored_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore every buffer, so that forwards in training mode leave running statistics alone."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile wraps this module, as a wrapper or in place."""
+    compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled_in_place or type(module).__name__ == "OptimizedModule"
+
+
+def any_compiled(model: Callable) -> bool:
+    """Whether any submodule is compiled."""
+    return isinstance(model, nn.Module) and any(is_compiled(part) for part in model.modules())
+
+
+def unwrap_ddp(model: Callable) -> Callable:
+    """The module inside DistributedDataParallel.
+
+    Its parameters still report their gradients to the wrapper. A forward of the wrapper itself
+    would broadcast buffers in place between the penalty's forwards and its backward.
+    """
+    return model.module if isinstance(model, DistributedDataParallel) else model

@@ -1,0 +1,144 @@
+"""Stein residuals of many samples, a batch at a time."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from taser.probes import Probed
+from taser.stein._backends import Function, Operator
+from taser.stein._checks import check_inputs
+from taser.stein._layer_checks import Backend
+from taser.stein._residual import stein_residual
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of n independent samples, with its standard error.
+
+    >>> print(Estimate(0.0123, 0.0101, 5000))
+    0.012 ± 0.010 (n = 5000)
+    """
+
+    value: float
+    stderr: float
+    n: int
+
+    @classmethod
+    def of(cls, samples: Tensor) -> "Estimate":
+        """Mean and std/√n of samples, (n,), added up in double precision."""
+        if samples.ndim != 1 or len(samples) < 2:
+            raise ValueError(
+                "a standard error takes at least two samples in one dimension; "
+                f"got shape {tuple(samples.shape)}"
+            )
+        if not bool(torch.isfinite(samples).all()):
+            bad = int((~torch.isfinite(samples)).sum())
+            raise ValueError(f"samples should be finite; {bad} of {len(samples)} are not")
+        samples = samples.detach().double()
+        stderr = float(samples.std()) / math.sqrt(len(samples))
+        return cls(float(samples.mean()), stderr, len(samples))
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the value lies from zero."""
+        if self.stderr == 0:
+            return math.copysign(math.inf, self.value) if self.value else 0.0
+        return self.value / self.stderr
+
+    def consistent_with(self, target: float = 0.0, *, z: float = 4.0) -> bool:
+        """Whether `target` lies within z standard errors of the value.
+
+        By chance alone one estimate in 16,000 strays further than the default.
+        """
+        return abs(self.value - target) <= z * self.stderr
+
+    def __str__(self) -> str:
+        if not 1e-6 <= self.stderr < 1e6:
+            return f"{self.value:.3g} ± {self.stderr:.2g} (n = {self.n})"
+        decimals = max(0, 1 - math.floor(math.log10(self.stderr)))
+        return f"{self.value:.{decimals}f} ± {self.stderr:.{decimals}f} (n = {self.n})"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of an identity E[left] = E[right], and their difference.
+
+    The difference is taken sample by sample, so its standard error knows how the two sides move
+    together; it is the one to test.
+    """
+
+    left: Estimate
+    right: Estimate
+    difference: Estimate
+
+    def holds(self, *, z: float = 4.0) -> bool:
+        """Whether the sides agree within z standard errors of their difference."""
+        return self.difference.consistent_with(0.0, z=z)
+
+    def __str__(self) -> str:
+        return f"left {self.left}, right {self.right}, difference {self.difference}"
+
+
+def compare(left: Tensor, right: Tensor) -> Sides:
+    """Both sides from their values at the same samples, (n,) each."""
+    return Sides(Estimate.of(left), Estimate.of(right), Estimate.of(left - right))
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How residuals are estimated: the options of :func:`taser.stein_residual`, and `batch` rows
+    at a time. Values only, without a graph.
+    """
+
+    backend: Backend
+    probes: int
+    step: float | None
+    generator: torch.Generator | None
+    batch: int
+
+    @torch.no_grad()
+    def __call__(
+        self, f: Function, x: Tensor, s: Tensor, operator: Operator = "langevin"
+    ) -> Tensor:
+        """r = Δf + s·∇f at x, (n, *), with scores s: (n,)."""
+        check_inputs(x, s)
+        parts = [
+            stein_residual(
+                part, rows, scores, operator=operator, backend=self.backend, probes=self.probes,
+                step=self.step, generator=self.generator,
+            )
+            for part, (rows, scores) in batches(f, self.batch, x, s)
+        ]  # fmt: skip
+        return torch.cat(parts)
+
+    def pair(self, f: Function, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Two estimates of r, (n,) each, whose product has the mean r².
+
+        The square of one estimate is too large by its variance over probes; the product of two
+        with independent probes is not. The exact residual has no probes and is its own pair.
+        """
+        r = self(f, x, s)
+        return r, (r if self.backend == "exact" else self(f, x, s))
+
+
+def row_slices(n: int, batch: int) -> Iterator[slice]:
+    """The rows 0 … n − 1, `batch` at a time."""
+    if n < 2:
+        raise ValueError(f"an estimate takes at least two samples; x has {n}")
+    if batch < 1:
+        raise ValueError(f"batch should be at least 1; got {batch}")
+    return (slice(start, start + batch) for start in range(0, n, batch))
+
+
+def batches(f: Function, batch: int, *tensors: Tensor) -> Iterator[tuple[Function, list[Tensor]]]:
+    """f and `batch` rows of each tensor at a time; the labels of a Probed go with their rows."""
+    n = len(tensors[0])
+    y = f.y if isinstance(f, Probed) else None
+    if y is not None and len(y) != n:
+        raise ValueError(f"f should have one label for each of the {n} rows of x; got {len(y)}")
+    for rows in row_slices(n, batch):
+        part = replace(f, y=y[rows]) if isinstance(f, Probed) and y is not None else f
+        yield part, [tensor[rows] for tensor in tensors]

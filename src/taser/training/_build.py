@@ -1,0 +1,358 @@
+"""A run before its first step: everything the configuration names, on its device."""
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
+
+from taser import attacks, objectives
+from taser._distributed import WEIGHTS, combine_seeds, world_size
+from taser.attacks import Threat
+from taser.attacks._threat import Norm
+from taser.data import Batches, CropAndFlip, Dataset, Split, load
+from taser.data._splitting import hold_out
+from taser.models import load_model
+from taser.models._folding import bears_channels_last
+from taser.objectives import Objective
+from taser.probes import Output
+from taser.regularisers import GradientPenalty, JacobianPenalty, Regulariser, Taser
+from taser.scores import DenoisingScore, Gaussian, Replaced, Score, named, pretrained
+from taser.scores._named import SHIPPED
+from taser.scores._score_cache import StaleCache, model_hash, read_cache
+from taser.stein import SteinPenalty
+
+from ._config import Config, DataConfig, ModelConfig, ObjectiveConfig, RegulariserConfig
+from ._optimiser import Average, build_optimiser
+from ._step import AttackView, Learner, Precision
+
+PIXELS_PER_UNIT = 2.0  # u = 2x − 1 are the coordinates of a diffusion model
+
+
+def load_data(config: DataConfig, root: Path | None = None) -> Dataset:
+    """The whole data set that a recipe names, in its splits."""
+    return load(
+        config.name, root=root, validation=config.validation, seed=config.seed, size=config.size,
+        target=config.target, ignore=config.ignore, task=config.task,
+    )  # fmt: skip
+
+
+def build_data(config: DataConfig) -> Dataset:
+    """The data set, with about `examples` of its training part if so many are asked for.
+
+    Of each class the same share, in whole examples: in ten classes it may be a few more or less.
+    """
+    dataset = load_data(config)
+    if config.examples is None or config.examples == len(dataset.train):
+        return dataset
+    n = len(dataset.train)
+    if config.examples > n:
+        raise ValueError(
+            f"data.examples should be at most {n}; got {config.examples} (data.examples=null: all)"
+        )
+    labels = dataset.train.y.numpy() if dataset.classes else None
+    taken = hold_out(n, config.examples / n, seed=(config.seed, 1), labels=labels)
+    rows = torch.from_numpy(taken.nonzero()[0])
+    return replace(dataset, train=Split(dataset.train.stored[rows], dataset.train.y[rows]))
+
+
+def build_augmentation(config: DataConfig, dataset: Dataset) -> CropAndFlip | None:
+    """Crops and flips, where they are asked for or known to be right."""
+    auto = "crop_and_flip" if dataset.name == "cifar10" else "none"
+    kind = auto if config.augment == "auto" else config.augment
+    if kind == "none":
+        return None
+    if not dataset.train.is_images:
+        raise ValueError(f"data.augment={kind} is for images; {dataset.name} holds vectors")
+    return CropAndFlip(config.padding, flip=kind == "crop_and_flip")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a network is built from, in words: kept beside its weights.
+
+    >>> Architecture("mlp", classes=3, shape=(4,), options={"width": 8}).build().head
+    Linear(in_features=8, out_features=3, bias=True)
+    """
+
+    name: str
+    classes: int
+    shape: tuple[int, ...]
+    options: dict[str, Any]
+
+    def build(self, weights: Path | None = None) -> nn.Module:
+        """The network, in evaluation mode, with these weights or random ones."""
+        return load_model(
+            self.name, weights, classes=self.classes, shape=tuple(self.shape), **self.options
+        )
+
+
+def architecture(config: ModelConfig, dataset: Dataset) -> Architecture:
+    """The network that a configuration names; a built-in one normalises by the training part."""
+    images = dataset.train.is_images
+    name = ("cnn" if images else "mlp") if config.name == "auto" else config.name
+    options = dict(config.options)
+    if ":" not in name:  # a built-in one: it takes these, a stranger need not
+        given = {"width": config.width, "activation": config.activation}
+        options |= {key: value for key, value in given.items() if value is not None}
+        if images:
+            # By `rows`, which keeps nothing: `x` would stay, at four times the bytes of images.
+            std, mean = torch.std_mean(dataset.train.rows(slice(None)), (0, 2, 3))
+            options.setdefault("mean", mean.tolist())
+            options.setdefault("std", std.clamp_min(1e-3).tolist())
+    elif config.width is not None or config.activation is not None:
+        raise ValueError(
+            "model.width and model.activation are for the built-in networks; give your own "
+            "function its arguments by model.options"
+        )
+    classes = len(dataset.classes) if dataset.classes else 1
+    return Architecture(name, classes, dataset.input_shape, options)
+
+
+def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
+    """The ball that the attacks search; pixels stay in [0, 1], features are free."""
+    return Threat(config.norm, config.epsilon, *dataset.train.box)
+
+
+def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
+    """The base method; weight perturbation is the loop's to put around it."""
+    threat = build_threat(config, dataset)
+    inner = attacks.PGD(threat, config.steps, config.step_size)
+    if config.label_smoothing and dataset.task == "regression":
+        raise ValueError("objective.label_smoothing is for classes; this is a regression")
+    if config.name == "standard":
+        return objectives.Standard(dataset.task, config.label_smoothing)
+    if config.name == "pgd":
+        return objectives.PGD(inner, dataset.task, config.label_smoothing)
+    if dataset.task == "regression":
+        raise ValueError(f"{config.name} compares class probabilities; for regression use pgd")
+    if config.label_smoothing:
+        raise ValueError(f"objective.label_smoothing is for standard and pgd, not {config.name}")
+    beside = replace(inner, start="gaussian")
+    if config.name == "trades":
+        return objectives.TRADES(config.beta, beside)
+    return objectives.MART(config.mart_weight, beside)
+
+
+def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
+    """The score of the training inputs."""
+    if config.score == "gaussian" or (config.score == "auto" and not dataset.train.is_images):
+        if config.replaced != "none":
+            raise ValueError(
+                f"regulariser.replaced={config.replaced} takes the place of a denoiser's score; "
+                "this one is a Gaussian's"
+            )
+        return Gaussian.fit(dataset.train.rows(slice(None)))
+    if config.score == "auto" and dataset.name not in SHIPPED:
+        raise ValueError(
+            f"no score model ships for {dataset.name}: fit one with `taser score fit --data "
+            f"{dataset.name} --out score.safetensors`, and give regulariser.score="
+            "score.safetensors; for colour photographs regulariser.score=ffdnet will do"
+        )
+    denoiser = pretrained(dataset.name) if config.score == "auto" else named(config.score)
+    level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
+    score = denoiser.at(**level)
+    if config.precision is not None:
+        score.precision = config.precision
+    try:
+        score(dataset.train.rows(slice(2)))
+    except (RuntimeError, TypeError, IndexError) as error:  # of a stranger's network
+        raise ValueError(
+            f"regulariser.score={config.score} does not take the inputs of {dataset.name}, "
+            f"of shape {dataset.input_shape}: {error}"
+        ) from error
+    return score if config.replaced == "none" else Replaced(score, config.replaced)
+
+
+def build_regulariser(
+    config: RegulariserConfig, dataset: Dataset, generator: torch.Generator, norm: Norm = "linf"
+) -> Regulariser | None:
+    """TASER or a control; its random directions come from `generator`. norm: for at "steepest"."""
+    probe = Output() if dataset.task == "regression" else None
+    if config.name == "none":
+        return None
+    if config.name == "gradient":
+        return GradientPenalty(probe, config.fraction)
+    if config.name == "jacobian":
+        return JacobianPenalty(config.probes)
+    penalty = SteinPenalty(
+        probe, operator=config.operator, backend=config.backend, probes=config.probes,
+        step=config.step, center=config.center, unbiased=config.unbiased, every=config.every,
+        fraction=config.fraction, batchnorm=config.batchnorm, generator=generator,
+    )  # fmt: skip
+    score = build_score(config, dataset)
+    if config.at != "auto":
+        return Taser(penalty, score, config.at, norm=norm)
+    return Taser(penalty, score, "paired" if hasattr(score, "paired") else "clean")
+
+
+def unit_of(config: RegulariserConfig, regulariser: Regulariser | None, reach: float) -> float:
+    """What R is multiplied with, so that `weight` is in its unit (1 for "raw" and "ratio").
+
+    reach: how far the ball's edge is in every coordinate, as a root mean square.
+    """
+    if not isinstance(regulariser, Taser) or config.unit in ("raw", "ratio"):
+        return 1.0
+    if config.unit == "paper":
+        return PIXELS_PER_UNIT**-4  # r_u = r_x/a², squared
+    sigma = getattr(regulariser.score, "sigma", None)
+    if sigma is None:
+        raise ValueError(
+            f"regulariser.unit={config.unit} needs a score at a noise level, a denoiser's"
+        )
+    if config.unit == "ball" and regulariser.at != "steepest":
+        raise ValueError(
+            "regulariser.unit=ball is for regulariser.at=steepest; with "
+            f"at={regulariser.at} take unit=noise, and center=batch"
+        )
+    return float(sigma) ** 2 * (reach**2 if config.unit == "ball" else 1.0)
+
+
+def cached_scores(
+    config: Config, dataset: Dataset, regulariser: Regulariser | None
+) -> np.ndarray | None:
+    """What `regulariser.cache` holds, (N, *), if it is named; refused unless it is of this run."""
+    if config.regulariser.cache is None:
+        return None
+    clean = isinstance(regulariser, Taser) and regulariser.at == "clean"
+    score = getattr(regulariser, "score", None)
+    if not clean or not isinstance(score, DenoisingScore):
+        raise ValueError(
+            "regulariser.cache holds a denoiser's score at the examples themselves: it takes "
+            "regulariser.name=taser, at=clean and replaced=none"
+        )
+    if build_augmentation(config.data, dataset) is not None:
+        raise ValueError(
+            "regulariser.cache holds the score at the examples as they are, which crops and flips "
+            "change: set data.augment=none, or do without the cache"
+        )
+    try:
+        return read_cache(
+            Path(config.regulariser.cache).expanduser(), data=dataset.train.hash,
+            model=model_hash(score), sigma=score.sigma,
+        )  # fmt: skip
+    except StaleCache as error:
+        split = "`taser score cache --validation` as data.validation; data.seed=0, every example"
+        raise StaleCache(f"{error} ({split})") from None
+
+
+@dataclass
+class Setup:
+    """What a run is made of.
+
+    generator: of the regulariser's draws, seeded anew in each step; layout: of batches of images.
+    """
+
+    config: Config
+    dataset: Dataset
+    architecture: Architecture
+    batches: Batches
+    learner: Learner
+    average: Average | None
+    attack: attacks.PGD
+    generator: torch.Generator
+    device: torch.device
+    rank: int
+    layout: torch.memory_format
+
+    @property
+    def steps(self) -> int:
+        """Steps in the whole run."""
+        return self.config.loop.epochs * len(self.batches)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The weights that are validated and kept: the average, if there is one."""
+        return self.average.model if self.average else self.learner.module
+
+
+def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
+    """Build it all; the weights depend on the configuration and nothing else.
+
+    dataset: instead of the one that the configuration names.
+    """
+    if config.loop.threads:
+        torch.set_num_threads(config.loop.threads)
+    # Buffers are not broadcast between the forwards of one step, which would change them in place.
+    several = DistributedDataParallelKwargs(broadcast_buffers=False)
+    # Precision is ours to choose, see precision.py, whatever `accelerate launch` was told.
+    # Without an accelerator, several processes are only told apart if they ask for the CPU.
+    cpu = config.loop.device == "cpu" or not torch.accelerator.is_available()
+    accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[several])
+    device, rank = accelerator.device, accelerator.process_index
+    dataset = dataset or build_data(config.data)
+    network = architecture(config.model, dataset)
+    torch.manual_seed(combine_seeds(config.loop.seed, WEIGHTS))
+    model = network.build(weights=_weights(config)).train().to(device)
+    if config.model.freeze_norm:
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+    last = config.loop.channels_last and dataset.train.is_images
+    last = last and bears_channels_last(model, device.type)
+    layout = torch.channels_last if last else torch.contiguous_format
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]
+    generator = torch.Generator(device)
+    learner = _learner(config, dataset, model, generator, device)
+    batches = _batches(config, dataset, learner, device)
+    average = Average(model, config.loop.ema) if config.loop.ema else None
+    learner.model = accelerator.prepare_model(model)
+    check = config.validation
+    threat = build_threat(config.objective, dataset)
+    attack = attacks.PGD(threat, check.steps)
+    return Setup(
+        config, dataset, network, batches, learner, average, attack, generator, device, rank, layout
+    )
+
+
+def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.device) -> Batches:
+    size = min(config.loop.batch, len(dataset.train))
+    if size % world_size():
+        raise ValueError(
+            f"loop.batch={size} is shared by {world_size()} processes: give a multiple of that"
+        )
+    config.check_pieces(size // world_size())
+    return Batches(
+        dataset.train.to(device), size, seed=config.loop.seed,
+        scores=cached_scores(config, dataset, learner.regulariser),
+        augment=build_augmentation(config.data, dataset), drop_last=True,
+    )  # fmt: skip
+
+
+def _weights(config: Config) -> Path | None:
+    return Path(config.model.weights).expanduser() if config.model.weights else None
+
+
+def _learner(
+    config: Config,
+    dataset: Dataset,
+    model: nn.Module,
+    generator: torch.Generator,
+    device: torch.device,
+) -> Learner:
+    objective = build_objective(config.objective, dataset)
+    reach = build_threat(config.objective, dataset).reach(dataset.input_shape)
+    regulariser = build_regulariser(config.regulariser, dataset, generator, config.objective.norm)
+    if isinstance(regulariser, nn.Module):
+        regulariser.to(device)
+        # A difference of two rounded answers is mostly rounding; attacks and loss are in bfloat16
+        # on a GPU, so that it is the penalty alone which gets slower.
+        torch.backends.cudnn.allow_tf32 = False
+    teacher = None
+    if config.teacher.weight:
+        if dataset.task == "regression":
+            raise ValueError("teacher.weight is for classifiers: it compares class probabilities")
+        teacher = copy.deepcopy(model).eval().requires_grad_(False)
+    return Learner(
+        model, objective, build_optimiser(model, config.optimiser),
+        Precision(config.loop.precision, device), regulariser,
+        unit_of(config.regulariser, regulariser, reach), teacher,
+        config.teacher.weight, config.objective.awp_gamma, config.objective.awp_with_penalty,
+        config.optimiser.clip,
+        config.loop.accumulate, attacked=AttackView(config.loop.fold, config.loop.compile),
+    )  # fmt: skip

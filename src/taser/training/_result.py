@@ -1,0 +1,86 @@
+"""A finished run, and how it is read again."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from taser._files import write_atomically
+
+from ._build import Architecture
+from ._checkpoint import Progress
+from ._config import Config
+from ._recipes import config_from, read_recipe, to_yaml
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where the run is, and what its best checkpoint reached on the validation examples.
+
+    seconds: of training, over all sessions. For regression clean and robust are negated mean
+    squared errors.
+    """
+
+    folder: Path
+    steps: int
+    best_step: int
+    clean: float
+    robust: float
+    seconds: float
+
+    @classmethod
+    def of(cls, folder: Path, progress: Progress) -> "Result":
+        """The result of a run that came to its end."""
+        assert progress.best is not None
+        return cls(
+            folder, progress.step, progress.best_step, progress.best.clean, progress.best.robust,
+            progress.seconds,
+        )  # fmt: skip
+
+    def write(self) -> None:
+        """result.json, whose presence says that the run is finished."""
+        entries = {**asdict(self), "folder": str(self.folder.name)}
+        write_atomically(self.folder / "result.json", json.dumps(entries, indent=1))
+
+
+def check_same_run(config: Config, out: Path) -> None:
+    """Refuse to go on with a folder that holds another run, and say in what it differs."""
+    path = out / "config.yaml"
+    if not path.exists():
+        return
+    before, now = asdict(read_recipe(path)), asdict(config_from(_plain(config)))
+    for free in ("threads", "save_minutes", "device"):  # they change no weight
+        before["loop"].pop(free), now["loop"].pop(free)
+    changed = [
+        f"{section}.{key} was {value!r}, is {now[section][key]!r}"
+        for section, keys in before.items()
+        for key, value in keys.items()
+        if value != now[section][key]
+    ]
+    if changed:
+        raise ValueError(
+            f"{out} holds a run of another configuration ({'; '.join(changed)}): "
+            "choose another folder, or remove this one"
+        )
+
+
+def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "best") -> nn.Module:
+    """The network of a run, in evaluation mode, with its best or last weights, or a file's."""
+    folder = Path(folder)
+    try:
+        entries = json.loads((folder / "model.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not the folder of a training run") from None
+    weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
+    if not weights.exists():
+        raise ValueError(f"the run in {folder} has no weights {which} yet")
+    entries["shape"] = tuple(entries["shape"])
+    return Architecture(**entries).build(weights)
+
+
+def _plain(config: Config) -> dict:
+    import yaml
+
+    return yaml.safe_load(to_yaml(config))
