@@ -321,7 +321,8 @@ def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.d
     return Batches(
         dataset.train.to(device), size, seed=config.loop.seed,
         scores=cached_scores(config, dataset, learner.regulariser),
-        augment=build_augmentation(config.data, dataset), drop_last=True,
+        augment=build_augmentation(config.data, dataset),
+        smallest=2 * world_size() * config.loop.accumulate,  # two rows for each process and piece
     )  # fmt: skip
 
 
