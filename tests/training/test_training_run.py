@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from filelock import FileLock
 from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
 from taser import objectives, regularisers
-from taser._files import locked
 from taser.attacks import PGD, Threat
 from taser.attacks._pgd import step_for
 from taser.data import Dataset, Split
@@ -268,7 +268,7 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        locked(tmp_path / ".lock"),
+        FileLock(tmp_path / ".lock"),
         pytest.raises(RuntimeError, match="another process is training in"),
     ):
         train(small(model=MLP), tmp_path)
