@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint experiments bench docs clean
 
 demo: $(READY)  ## run the main job on data that needs no download, and write a report
 	$(BIN)/taser demo --out out/demo
@@ -17,9 +17,12 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+experiments: $(READY)  ## the paper's Table 1 and Figure 1 (three minutes)
+	for name in toy_regression manifold; do $(BIN)/python experiments/$$name.py || exit 1; done
+
 bench: $(READY)  ## measure again what benchmarks/results/ holds (about two hours)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
-	$(BIN)/python benchmarks/overhead.py --out benchmarks/results
+	for name in overhead memory growth switches; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/evaluation.py --examples 100 --batch 50 --out benchmarks/results
 	$(BIN)/python benchmarks/score_cache.py --out benchmarks/results
 

@@ -9,7 +9,6 @@ of the resident set of a fresh process, at its peak, over that after a warm-up.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -23,9 +22,7 @@ from rich.progress import track
 from torch import nn
 
 import taser
-from taser._files import write_atomically
-from taser.report._page import Table
-from taser.studies.measure import in_fresh_process, peak_growth, timed
+from measure import in_fresh_process, markdown, peak_growth, timed, write
 
 PROBES = (1, 2, 4, 8)
 
@@ -176,9 +173,9 @@ def measure(key: str, repetitions: int, threads: int) -> list[dict]:
     return rows
 
 
-def as_table(rows: list[dict]) -> Table:
+def as_table(rows: list[dict]) -> str:
     """Ratios for the reader, milliseconds and megabytes beside them."""
-    return Table(
+    return markdown(
         ["what", "ms", "in plain steps", "range", "peak MB", "peak, in plain steps"],
         [
             [
@@ -212,11 +209,10 @@ def main() -> None:
     }  # fmt: skip
     text = f"torch {torch.__version__}, {platform.machine()}, {arguments.threads} threads\n"
     for name, rows in result["workloads"].items():
-        text += f"\n## {name}\n\n{as_table(rows).markdown()}"
+        text += f"\n## {name}\n\n{as_table(rows)}"
     print(text)
     if arguments.out:
-        write_atomically(arguments.out / "estimators.json", json.dumps(result, indent=1) + "\n")
-        write_atomically(arguments.out / "estimators.md", "# Cost of the residual\n\n" + text)
+        write(arguments.out, "estimators", "Cost of the residual", result, [text])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ it. Ours includes preparing the model, checking the examples and judging what th
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +17,11 @@ import torch
 from pyautoattack import AutoAttack
 from torch import Tensor, nn
 
-from taser._files import write_atomically
+from measure import markdown, write
 from taser.attacks import Threat
 from taser.data import load
 from taser.evaluation import evaluate
 from taser.evaluation._known_models import KNOWN_MODELS
-from taser.report._page import Table
 
 EPSILONS = {"mnist": 0.3, "cifar10": 8 / 255}
 Verdict = Callable[[nn.Module, Tensor, Tensor, float], Tensor]
@@ -77,9 +75,9 @@ def measure(name: str, examples: int, batch: int) -> dict:
     }
 
 
-def table(rows: list[dict]) -> Table:
+def table(rows: list[dict]) -> str:
     """One row a model."""
-    return Table(
+    return markdown(
         ["model", "ε", "n", "robust, plain %", "robust, ours %", "verdicts that agree %",
          "plain, CPU s", "ours, CPU s", "times faster"],
         [
@@ -107,11 +105,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows = [measure(name, arguments.examples, arguments.batch) for name in arguments.models]
-    print(table(rows).markdown())
+    print(table(rows))
     if arguments.out:
-        write_atomically(arguments.out / "evaluation.json", json.dumps(rows, indent=1) + "\n")
-        text = f"# AutoAttack, plain and ours\n\n{table(rows).markdown()}"
-        write_atomically(arguments.out / "evaluation.md", text)
+        write(arguments.out, "evaluation", "AutoAttack, plain and ours", rows, [table(rows)])
 
 
 if __name__ == "__main__":

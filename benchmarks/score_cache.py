@@ -7,7 +7,6 @@ denoiser. Each variant is timed right after a plain step; calls of the score net
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -19,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import taser
-from taser._files import write_atomically
+from measure import markdown, write
 from taser.data import Batches, CropAndFlip, load
-from taser.report._page import Table
 from taser.scores._score_cache import read_cache, weights_hash, write_cache
 
 
@@ -87,17 +85,16 @@ def main() -> None:
                 "calls": calls / arguments.repetitions,
             }
         )
-    table = Table(
+    table = markdown(
         ["what", "in plain steps", "range", "score network calls per step"],
         [
             [r["what"], f"{r['ratio']:.2f}", f"{r['low']:.2f}–{r['high']:.2f}", f"{r['calls']:g}"]
             for r in rows
         ],
-    ).markdown()
+    )
     print(table)
     if arguments.out:
-        write_atomically(arguments.out / "score_cache.json", json.dumps(rows, indent=1) + "\n")
-        write_atomically(arguments.out / "score_cache.md", f"# Cost of the score\n\n{table}")
+        write(arguments.out, "score_cache", "Cost of the score", rows, [table])
 
 
 if __name__ == "__main__":

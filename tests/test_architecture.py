@@ -12,7 +12,7 @@ SOURCE = Path(taser.__file__).parent
 FLOW = [
     "_names", "_files", "_progress", "_tensors", "_distributed", "data", "models", "scores",
     "probes", "stein", "attacks", "regularisers", "objectives", "training", "evaluation", "compare",
-    "studies", "report", "cli", "__main__",
+    "report", "cli", "__main__",
 ]  # fmt: skip
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

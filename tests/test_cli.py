@@ -24,18 +24,8 @@ def run(*arguments: str | Path, code: int = 0) -> str:
 
 def test_version_and_help() -> None:
     assert run("--version").strip() == f"taser {taser.__version__}"
-    for command in ((), ("data",), ("score",), ("study",), ("study", "toy1d")):
+    for command in ((), ("data",), ("score",), ("compare",)):
         assert "Usage" in run(*command, "--help")
-
-
-@pytest.mark.parametrize("study", ["toy1d", "manifold2d"])
-def test_studies_say_what_they_found_and_write_a_page(study: str, tmp_path: Path) -> None:
-    result = runner.invoke(app, ["study", study, "--quick", "--out", str(tmp_path), "--json"])
-    assert result.exit_code == 0, result.output
-    assert "TASER" in result.stderr
-    assert result.stdout == (tmp_path / "results.json").read_text()
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    assert {"results.json", "table.md"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_data_can_be_listed_and_looked_at(tmp_path: Path) -> None:
@@ -109,8 +99,8 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_wrong_usage_has_exit_code_two() -> None:
-    run("study", "toy1d", "--seeds", "0", code=2)
-    run("study", "toy9d", code=2)
+    run("compare", "digits", "--jobs", "0", code=2)
+    run("study", "tabel", code=2)
 
 
 def test_scores_of_tables_and_at_other_levels(tmp_path: Path) -> None:

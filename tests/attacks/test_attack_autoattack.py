@@ -12,6 +12,7 @@ from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import AttackWarning, AutoAttackPart, Norm, Threat, autoattack
 from taser.attacks._autoattack import EarlyExit, check_with_package
 from taser.attacks._threat import inside
+from taser.models import Wrapped
 
 
 def _hasten(package: Any) -> None:
@@ -72,7 +73,7 @@ def test_broken_examples_are_not_asked_again() -> None:
         asked += len(inputs)
         return undefended()(inputs)
 
-    AutoAttackPart("apgd-ce", Threat("linf", 0.3))(counting, x, y)
+    AutoAttackPart("apgd-ce", Threat("linf", 0.3))(Wrapped(counting, undefended()), x, y)
     assert asked < 0.2 * 30 * 101  # the package alone asks 101 times about each
 
 

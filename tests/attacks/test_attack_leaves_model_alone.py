@@ -1,7 +1,6 @@
 """A model that is attacked is the same afterwards, in every respect."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -19,8 +18,9 @@ from taser.attacks import (
     Threat,
     Transfer,
 )
-from taser.evaluation._model_checks import differentiable
-from taser.stein._model_state import eval_mode, roots
+from taser.evaluation._model_checks import Differentiable
+from taser.models import Wrapped
+from taser.stein._model_state import eval_mode
 
 THREAT = Threat("linf", 0.1)
 ATTACKS: list[Attack | PGD] = [
@@ -65,7 +65,7 @@ def test_attacks_see_evaluation_mode() -> None:
     assert torch.equal(PGD(THREAT)(model.train(), x, y, generator=seeded()), evaluated)
 
 
-def test_quiet_puts_everything_back_after_an_error() -> None:
+def test_eval_mode_puts_everything_back_after_an_error() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     with eval_mode(model, freeze=True):
         assert not model.training
@@ -77,60 +77,22 @@ def test_quiet_puts_everything_back_after_an_error() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_quiet_reaches_a_model_through_a_function() -> None:
+def test_eval_mode_reaches_a_module_through_wrapped_functions() -> None:
     model = nn.Dropout()
-
-    def call(x: torch.Tensor) -> torch.Tensor:
-        return model(x)
-
-    with eval_mode(call, freeze=True):
-        assert not model.training
-    assert model.training
-
-
-def test_quiet_reaches_a_model_through_functions_of_functions() -> None:
-    model = nn.Dropout()
-    for call in (
-        differentiable(lambda x: model(x)),
-        partial(lambda inner, x: inner(x), model),
-        partial(lambda x, inner: inner(x), inner=model.forward),
+    for wrapped in (
+        Wrapped(lambda x: model(x), model),
+        Differentiable(Wrapped(lambda x: model(x), model)),
     ):
-        with eval_mode(call, freeze=True):
+        with eval_mode(wrapped, freeze=True):
             assert not model.training
         assert model.training
 
 
-def test_functions_that_hold_themselves_and_names_not_yet_given() -> None:
-    model = nn.Dropout()
-
-    def call(x: torch.Tensor, again: bool = False) -> torch.Tensor:
-        return call(x) if again else later(x)
-
-    assert roots(call) == []
-    later = model
-    assert roots(call) == [model]
-
-
-GLOBAL = nn.Dropout()
-
-
-class Ensemble:
-    def __init__(self, *models: nn.Module) -> None:
-        self.models = list(models)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.total(x)
-
-    def total(self, x: torch.Tensor) -> torch.Tensor:
-        return sum(model(x) for model in self.models)  # type: ignore[return-value]
-
-
-def test_modules_behind_objects_and_names_of_the_module_are_found() -> None:
-    def by_name(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(GLOBAL(x))
-
-    one, two = nn.Dropout(), nn.Dropout()
-    assert roots(by_name) == [GLOBAL]
-    assert roots(Ensemble(one, two)) == [one, two]
-    assert roots(Ensemble(one, two).total) == [one, two]
-    assert roots(torch.nn.functional.relu) == []
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: getattr(a, "name", "training pgd"))
+def test_a_function_is_no_model(attack: Attack) -> None:
+    if isinstance(attack, Transfer):
+        pytest.skip("it does not call the model")
+    model = undefended()
+    x, y = digits(4)
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module.*got function.*taser\.models\.Wrapped"):
+        attack(lambda x: model(x), x, y, generator=seeded())

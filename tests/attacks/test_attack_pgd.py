@@ -6,6 +6,7 @@ import torch
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import FGSM, PGD, Norm, RestartedPGD, Threat, cross_entropy, margin
 from taser.attacks._threat import inside
+from taser.models import Wrapped
 
 
 def worst_margin(norm: Norm, epsilon: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -82,7 +83,9 @@ def test_broken_examples_leave_at_once() -> None:
         asked.append(len(inputs))
         return undefended()(inputs)
 
-    RestartedPGD(Threat("linf", 0.3), steps=20, restarts=3)(counting, x, y, generator=seeded())
+    RestartedPGD(Threat("linf", 0.3), steps=20, restarts=3)(
+        Wrapped(counting, undefended()), x, y, generator=seeded()
+    )
     assert asked == sorted(asked, reverse=True)
     assert sum(asked) < 0.3 * 50 * 20  # one start of all examples would ask 1000 times
 
@@ -102,7 +105,7 @@ def test_from_x_itself_one_ascent_is_enough() -> None:
         return undefended()(inputs)
 
     attack = RestartedPGD(Threat("linf", 0.01), steps=4, restarts=3, random_start=False)
-    attack(counting, x, y)
+    attack(Wrapped(counting, undefended()), x, y)
     assert len(asked) == 1 + 4 + 1  # the clean inputs, four steps, the last point
     assert attack.passes == 3 * 4 + 1
 

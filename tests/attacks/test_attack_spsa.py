@@ -9,6 +9,7 @@ from torch import nn
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import SPSA, Norm, RestartedPGD, Threat, input_gradient, margin
 from taser.attacks._threat import inside
+from taser.models import Wrapped
 
 
 def by_the_formula(model, x, y, samples: int, delta: float, seed: int) -> torch.Tensor:
@@ -82,7 +83,7 @@ def test_it_needs_no_gradient() -> None:
         return undefended()(inputs)
 
     open_ = SPSA(threat)(undefended(), x, y, generator=seeded())
-    assert torch.equal(SPSA(threat)(hidden, x, y, generator=seeded()), open_)
+    assert torch.equal(SPSA(threat)(Wrapped(hidden, undefended()), x, y, generator=seeded()), open_)
     assert accuracy(undefended(), open_, y) < 0.5 * accuracy(undefended(), x, y)
 
 
@@ -106,7 +107,7 @@ def test_broken_examples_leave_at_once() -> None:
         return undefended()(inputs)
 
     attack = SPSA(Threat("linf", 0.4), iterations=50, samples=10, step_size=0.1)
-    attack(counting, x, y, generator=seeded())
+    attack(Wrapped(counting, undefended()), x, y, generator=seeded())
     assert sum(asked) < 0.5 * 30 * attack.passes
 
 
@@ -136,7 +137,8 @@ def test_the_edge_of_a_wide_ball_is_reached(norm: Norm, epsilon: float) -> None:
     """The paper's step of 0.01 goes no further than 0.32 in 32 iterations."""
     threat = Threat(norm, epsilon, None, None)
     x = torch.tensor([[0.8 * epsilon, 0.0]])
-    moved = SPSA(threat)(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1), x, torch.tensor([0]))
+    model = Wrapped(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1))
+    moved = SPSA(threat)(model, x, torch.tensor([0]))
     assert float(moved[0, 0]) < 0
 
 

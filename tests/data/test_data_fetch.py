@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
-from taser._files import locked
 from taser.data import Fetchable, FetchError, cached, fetch, load
 
 Files = dict[str, bytes]
@@ -254,7 +254,7 @@ def test_lock_waits_for_another_process_and_survives_its_death(tmp_path: Path) -
         entered = threading.Event()
 
         def enter() -> None:
-            with locked(path):
+            with FileLock(path):
                 entered.set()
 
         thread = threading.Thread(target=enter)

@@ -12,7 +12,7 @@ from taser.attacks import PGD, Threat
 from taser.data import Dataset, load
 from taser.evaluation._audit import CHECKS, Audit, audit
 from taser.evaluation._audit_target import undefended
-from taser.models import MLP
+from taser.models import MLP, Wrapped
 
 THREAT = Threat("linf", 0.15)
 QUICK = {"threat": THREAT, "steps": 20, "restarts": 2, "queries": 100}
@@ -209,7 +209,7 @@ def test_the_audit_leaves_a_model_behind_functions_as_it_was(digits: Dataset) ->
         return network(x) + three
 
     threes = torch.full((40,), 3)
-    audit(lambda x: always_three(x), digits.test.x[:40], threes, **HASTY)
+    audit(Wrapped(always_three, network), digits.test.x[:40], threes, **HASTY)
     assert all(torch.equal(state[name], t) for name, t in network.state_dict().items())
     assert network.training
 
@@ -248,8 +248,14 @@ def test_bad_input_is_refused(trained: Callable[[Loss], nn.Module], digits: Data
 
 
 def test_a_model_that_is_mostly_wrong_is_not_audited(digits: Dataset) -> None:
+    model = Wrapped(lambda x: torch.zeros(len(x), 10) + x.mean())
     with pytest.raises(ValueError, match="at least 30"):
-        audit(lambda x: torch.zeros(len(x), 10) + x.mean(), digits.test.x[:20], digits.test.y[:20])
+        audit(model, digits.test.x[:20], digits.test.y[:20])
+
+
+def test_a_function_has_to_be_wrapped(digits: Dataset) -> None:
+    with pytest.raises(TypeError, match=r"torch.nn.Module.*taser.models.Wrapped"):
+        audit(lambda x: x.flatten(1)[:, :10], digits.test.x[:40], digits.test.y[:40])
 
 
 def test_a_surrogate_learns_its_task(digits: Dataset) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from taser.attacks import Threat
 from taser.evaluation._ray_search import RaySearch
+from taser.models import Wrapped
 
 WEIGHT = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.25, -0.5, 2.0])
 
@@ -29,7 +30,7 @@ def test_it_breaks_what_lies_within_reach_and_nothing_else(
     distance = (x.flatten(1) @ WEIGHT).abs() / WEIGHT.abs().sum()
     epsilon = float(distance.median())
     threat = Threat("linf", epsilon, low=None, high=None)
-    moved = RaySearch(threat, trials=100)(linear, x, y)
+    moved = RaySearch(threat, trials=100)(Wrapped(linear), x, y)
     broken = linear(moved).argmax(1) != y
     # A radius is known to a thousandth of the box.
     resolution = (float(x.max() - x.min()) + 2 * epsilon) / 1000
@@ -42,7 +43,7 @@ def test_it_breaks_what_lies_within_reach_and_nothing_else(
 def test_it_stays_in_the_box(examples: tuple[Tensor, Tensor]) -> None:
     x = examples[0].sigmoid()
     y = linear(x).argmax(1)
-    moved = RaySearch(Threat("linf", 0.5), trials=60)(linear, x, y)
+    moved = RaySearch(Threat("linf", 0.5), trials=60)(Wrapped(linear), x, y)
     assert float(moved.min()) >= 0
     assert float(moved.max()) <= 1
     assert bool((linear(moved).argmax(1) != y).any())
@@ -55,7 +56,7 @@ def test_it_needs_only_the_class(examples: tuple[Tensor, Tensor]) -> None:
     def classes(x: Tensor) -> Tensor:
         return torch.nn.functional.one_hot(linear(x).argmax(1), 2).float()
 
-    seen, unseen = (RaySearch(threat, 50)(model, x, y) for model in (linear, classes))
+    seen, unseen = (RaySearch(threat, 50)(Wrapped(model), x, y) for model in (linear, classes))
     assert torch.equal(seen, unseen)
 
 

@@ -25,7 +25,7 @@ from taser.evaluation._curve import accuracy_curve
 from taser.evaluation._model_checks import prepare
 from taser.evaluation._record import device_of
 from taser.evaluation._shift import shift
-from taser.models import Folded
+from taser.models import Folded, Wrapped
 
 THREAT = Threat("linf", 0.1)
 QUICK = ("fgsm", "pgd", "noise")
@@ -186,9 +186,15 @@ def test_inputs_of_another_precision_are_evaluated(dtype: torch.dtype) -> None:
 def test_the_device_is_that_of_the_weights() -> None:
     x, far = torch.rand(2, 3), nn.Linear(3, 2, device="meta")
     without_parameters = nn.BatchNorm1d(3, affine=False, device="meta")
-    for model in (far, far.forward, lambda x: far(x), without_parameters):
+    for model in (far, Wrapped(lambda x: far(x), far), without_parameters):
         assert device_of(model, x).type == "meta"
-    assert device_of(torch.sin, x) == x.device
+    assert device_of(Wrapped(torch.sin), x) == x.device
+
+
+@pytest.mark.parametrize("ask", [taser.evaluate, accuracy_curve, audit])
+def test_a_function_has_to_be_wrapped(ask: Callable) -> None:
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module.*taser\.models\.Wrapped"):
+        ask(lambda x: undefended()(x), *digits(40))
 
 
 @pytest.mark.parametrize(
@@ -270,10 +276,10 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path: Path) -> None:
 def test_the_same_weights_used_in_another_way_are_another_model(tmp_path: Path) -> None:
     options = {"threat": THREAT, "attacks": ("noise",), "out": tmp_path, "n": 20}
     model = undefended()
-    taser.evaluate(model, *digits(20), **options)
-    taser.evaluate(lambda x: model(x), *digits(20), **options)
+    for _ in range(2):
+        taser.evaluate(Wrapped(lambda x: model(x), model), *digits(20), **options)
     with pytest.raises(OtherRun, match="answers"):
-        taser.evaluate(lambda x: -model(x), *digits(20), **options)
+        taser.evaluate(Wrapped(lambda x: -model(x), model), *digits(20), **options)
 
 
 def test_progress_is_told() -> None:
@@ -304,14 +310,13 @@ def by_inference(f: Model, x: Tensor) -> Tensor:
 )
 def test_a_model_that_hides_its_gradient_is_evaluated_all_the_same(cut: Callable) -> None:
     inner, (x, y) = undefended(), digits(30)
-    found = taser.evaluate(
-        lambda x: cut(inner, x), x, y, threat=THREAT, attacks=("autoattack", "spsa"), n=30
-    )
+    model = Wrapped(lambda x: cut(inner, x), inner)
+    found = taser.evaluate(model, x, y, threat=THREAT, attacks=("autoattack", "spsa"), n=30)
     stages = found.attacks["autoattack"].after(found.clean)
     assert "no gradient" in [finding.name for finding in found.findings]
     assert stages["square"] < stages["fab-t"]
     assert found.accuracy("spsa") < found.clean_accuracy
-    curve = accuracy_curve(lambda x: cut(inner, x), x, y, threat=THREAT, factors=(1,))
+    curve = accuracy_curve(model, x, y, threat=THREAT, factors=(1,))
     assert curve.accuracies[0] == found.clean_accuracy
 
 
@@ -328,7 +333,7 @@ def test_a_model_that_draws_is_judged_the_same_again(tmp_path: Path) -> None:
     found = []
     for seed, out in ((1, None), (2, tmp_path), (3, tmp_path)):
         torch.manual_seed(seed)
-        found.append(taser.evaluate(noisy, x, y, out=out, **asked))  # type: ignore[arg-type]
+        found.append(taser.evaluate(Wrapped(noisy, undefended()), x, y, out=out, **asked))  # type: ignore[arg-type]
     assert found[0].clean.equal(found[1].clean)
     for other in found[1:]:
         assert other.standing.equal(found[0].standing)
@@ -348,9 +353,9 @@ def test_a_folder_of_a_model_that_hid_its_gradient_is_not_believed(tmp_path: Pat
     """The repaired model has the same weights and answers, and is not as robust."""
     inner, (x, y) = undefended(), digits(30)
     asked = {"threat": THREAT, "attacks": ("pgd",), "n": 30, "out": tmp_path}
-    taser.evaluate(lambda x: inner(x).detach(), x, y, **asked)  # type: ignore[arg-type]
+    taser.evaluate(Wrapped(lambda x: inner(x).detach(), inner), x, y, **asked)  # type: ignore[arg-type]
     with pytest.raises(OtherRun, match="oddities"):
-        taser.evaluate(lambda x: inner(x), x, y, **asked)  # type: ignore[arg-type]
+        taser.evaluate(Wrapped(lambda x: inner(x), inner), x, y, **asked)  # type: ignore[arg-type]
 
 
 def test_an_attack_of_ones_own_is_known_by_its_options(tmp_path: Path) -> None:

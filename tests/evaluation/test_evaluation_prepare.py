@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.victims import digits, seeded, undefended
 from taser.attacks import Model, cross_entropy, input_gradient, margin
 from taser.evaluation._model_checks import VALUES, _same, prepare
-from taser.models import Folded, build
+from taser.models import Folded, Wrapped, build
 
 
 def done_to(prepared: Model) -> tuple[bool, bool]:
@@ -134,6 +134,5 @@ def test_functions_and_modules_that_refuse_copies_are_used_as_they_are() -> None
         def __deepcopy__(self, memo: dict) -> None:
             raise TypeError("one of a kind")
 
-    alone = Single()
-    assert prepare(alone, x, y) is alone
-    assert prepare(undefended().forward, x, y) == undefended().forward
+    for alone in (Single(), Wrapped(undefended().forward, undefended())):
+        assert prepare(alone, x, y) is alone

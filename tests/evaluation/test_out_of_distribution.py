@@ -72,6 +72,11 @@ def test_far_inputs_are_told_by_the_score_and_near_ones_are_not(model: nn.Module
     assert result.numbers()["detections"][0]["n"] == 200
 
 
+def test_a_function_has_to_be_wrapped() -> None:
+    with pytest.raises(TypeError, match=r"torch.nn.Module.*taser.models.Wrapped"):
+        signs(torch.sin, Gaussian(torch.zeros(5)), torch.zeros(2, 5))
+
+
 def test_a_table_is_no_picture() -> None:
     with pytest.raises(ValueError, match="only pictures"):
         shaped_like(torch.rand(5, 30), (1, 8, 8))

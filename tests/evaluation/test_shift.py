@@ -8,8 +8,10 @@ from torch import Tensor
 
 from taser.evaluation._corruptions import CORRUPTIONS, Corruption
 from taser.evaluation._shift import mixed, shift
+from taser.models import Wrapped
 
 
+@Wrapped
 def bright(x: Tensor) -> Tensor:
     """Class 1 where the picture is brighter than grey."""
     z = x.flatten(1).mean(1) - 0.5
@@ -66,6 +68,11 @@ def test_a_mixture_corrupts_every_example_once(examples: tuple[Tensor, Tensor]) 
     assert bool(((out - x).flatten(1).abs().amax(1) > 0).all())
     first = CORRUPTIONS[0](x[::13], 5)  # thirteen of the fourteen need no colour
     torch.testing.assert_close(out[::13], first)
+
+
+def test_a_function_has_to_be_wrapped(examples: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(TypeError, match=r"torch.nn.Module.*taser.models.Wrapped"):
+        shift(bright.function, *examples)
 
 
 def test_vectors_cannot_be_corrupted() -> None:

@@ -6,9 +6,9 @@ from torch import nn
 
 from taser.models import ResNet18
 from taser.models._folding import bears_channels_last
-from taser.studies.overhead import images
 from taser.training import read_recipe
 from taser.training._build import set_up
+from training_steps import images
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The networks: as large as published, of the right shape, and normalised inside."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from taser.models import MLP, ResNet18, SmallCNN, WideResNet
+from taser.models import MLP, ResNet18, SmallCNN, WideResNet, Wrapped
 from taser.models._architectures import PreactivationBlock, factory
 
 
@@ -166,3 +167,11 @@ def test_resnet18_is_the_published_one() -> None:
     theirs.load_state_dict(dict(zip(theirs.state_dict(), own, strict=True)))
     x = torch.rand(2, 3, 32, 32)
     torch.testing.assert_close(ours(x), theirs(ours.normalise(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrapped_function_around_a_network_cannot_be_copied() -> None:
+    """The copy would call the original, so that changing its mode would change nothing."""
+    network = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="same modules"):
+        copy.deepcopy(Wrapped(lambda x: network(x), network))
+    assert not copy.deepcopy(Wrapped(torch.sin).eval()).training

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cases
 import taser
+from taser._distributed import exit_process
 
 CENTRES = ("batch", "running")
 

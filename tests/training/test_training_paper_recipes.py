@@ -3,10 +3,10 @@
 import pytest
 
 from taser.compare._comparison_config import METHODS
-from taser.studies.overhead import images
 from taser.training import _estimate_cost as estimation
 from taser.training import read_recipe
 from taser.training._build import set_up
+from training_steps import images
 
 
 @pytest.mark.parametrize("taser", [False, True])

@@ -108,9 +108,43 @@ def test_a_recipe_extends_another(tmp_path: Path) -> None:
         assert (config.loop.epochs, config.loop.batch, config.loop.seed) == (3, 8, 5)
 
 
+FAMILY = """
+loop: {epochs: 3, batch: 7}
+methods:
+  standard: {}
+  pgd: {objective: {name: pgd}, loop: {batch: 9}}
+"""
+
+
+def test_a_file_holds_a_recipe_for_each_method(tmp_path: Path) -> None:
+    """The method's keys change the file's, and those of a file that extends it."""
+    family = recipe(tmp_path, FAMILY)
+    assert read_recipe(f"{family}/standard") == override(
+        Config(), ["loop.epochs=3", "loop.batch=7"]
+    )
+    config = read_recipe(f"{family}/pgd", ["loop.seed=5"])
+    assert (config.objective.name, config.loop.seed) == ("pgd", 5)
+    assert (config.loop.epochs, config.loop.batch) == (3, 9)
+    other = tmp_path / "other.yaml"
+    other.write_text("extends: recipe.yaml\nloop: {epochs: 4, batch: 8}")
+    assert read_recipe(f"{other}/standard").loop.batch == 8
+    assert read_recipe(f"{other}/pgd").loop.epochs == 4
+    other.write_text("extends: recipe.yaml/pgd\nloop: {epochs: 4}")
+    assert (read_recipe(other).loop.epochs, read_recipe(other).loop.batch) == (4, 9)
+
+
+def test_a_method_has_to_be_named(tmp_path: Path) -> None:
+    family = recipe(tmp_path, FAMILY)
+    with pytest.raises(ValueError, match=r"several recipes; take one of .*/standard, .*/pgd"):
+        read_recipe(family)
+    for name in (f"{family}/pdg", "tables/diabetes/pgd", "digits/common"):
+        with pytest.raises(ValueError, match=f"there is no file and no recipe '{name}'"):
+            read_recipe(name)
+
+
 def test_a_study_is_no_recipe_of_a_run() -> None:
-    with pytest.raises(ValueError, match="is a study: `taser study table --recipe studies/digits`"):
-        read_recipe("studies/digits")
+    with pytest.raises(ValueError, match="is a comparison: `taser compare compare/digits`"):
+        read_recipe("compare/digits")
 
 
 def test_a_score_that_nothing_replaces() -> None:
@@ -127,7 +161,7 @@ def test_a_recipe_cannot_extend_itself(tmp_path: Path) -> None:
         read_recipe(path)
 
 
-RUNS = [name for name in shipped_recipes() if not name.startswith("studies/")]  # of many runs
+RUNS = [name for name in shipped_recipes() if not name.startswith("compare/")]  # of many runs
 
 
 @pytest.mark.parametrize("name", RUNS)

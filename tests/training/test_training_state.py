@@ -8,9 +8,10 @@ from safetensors.torch import load as tensors_from
 from torch import nn
 
 from taser._distributed import VALIDATION, WEIGHTS, combine_seeds
+from taser.models._ema import EMA
 from taser.training._checkpoint import weights_as_bytes
 from taser.training._config import OptimiserConfig
-from taser.training._optimiser import Average, build_optimiser, optimiser_tensors, restore_optimiser
+from taser.training._optimiser import build_optimiser, optimiser_tensors, restore_optimiser
 
 
 def network() -> nn.Sequential:
@@ -88,7 +89,7 @@ def test_the_average_of_weights() -> None:
     """θ̄ ← d·θ̄ + (1 − d)·θ with d = min(0.9, (1 + t)/(10 + t)), in plain numbers."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 1.0)
-    average, expected = Average(model, 0.9), 1.0
+    average, expected = EMA(model, 0.9), 1.0
     for step in range(200):
         nn.init.constant_(model.weight, float(step))
         average.update(model, step)
@@ -100,7 +101,7 @@ def test_the_average_of_weights() -> None:
 
 def test_the_average_has_the_model_s_statistics_and_no_gradients() -> None:
     model = network()
-    average = Average(model, 0.5)
+    average = EMA(model, 0.5)
     model(torch.randn(8, 2, 4, 4))
     average.update(model, 0)
     assert all(map(torch.equal, average.model.buffers(), model.buffers()))

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from taser._progress import Progress as Told
 
 STDOUT: ContextVar[TextIO | None] = ContextVar("STDOUT", default=None)
-RECORDS = ("results.json", "evaluation.json", "rows.json")  # as taser.report names them
+RECORDS = ("results.json", "evaluation.json", "figures.json")  # as taser.report names them
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and all else to stderr.")
 ]

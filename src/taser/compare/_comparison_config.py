@@ -208,7 +208,7 @@ class ComparisonConfig:
             raise ValueError("unseen needs an attack that is tried on all n examples")
 
     def check_runs(self) -> None:
-        """Read the recipe of every run with its overrides, so that mistakes show before training."""
+        """Read the recipe of every run with its overrides, so that mistakes show early."""
         jobs = [job for job in self.jobs().values() if "recipe" in job]
         for job in jobs:
             read_recipe(job["recipe"], [*job["overrides"], *job.get("candidate", [])])
@@ -339,13 +339,18 @@ def _check_keys(where: str, content: Any, kind: type) -> None:
 def read_comparison(name: Path | str) -> ComparisonConfig:
     """The configuration in a YAML file, or a shipped one such as "digits"; checked as a whole."""
     shipped = FOLDER / "compare" / f"{name}.yaml"
-    path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
+    recipe = f"{name} is the recipe of a run: `taser train --recipe {name}`"
+    try:
+        path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
+    except ValueError:
+        read_recipe(name)  # raises if it is no recipe either
+        raise ValueError(recipe) from None
     try:
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{name} is no YAML: {error}") from None
-    if isinstance(content, dict) and ("loop" in content or "extends" in content):
-        raise ValueError(f"{name} is the recipe of a run: `taser train --recipe {name}`")
+    if isinstance(content, dict) and content.keys() & {"data", "loop", "extends"}:
+        raise ValueError(recipe)
     _check_keys(str(name), content, ComparisonConfig)
     config = ComparisonConfig(**content)
     config.check_runs()

@@ -82,15 +82,19 @@ def _bits(text: str) -> list[int]:
 
 
 def _read_run(queue: Queue, name: str) -> Record:
-    home, record = queue.folder / name / "run", {"run": name, "job": queue.job(name)}
+    home = queue.folder / name / "run"
+    record: Record = {"run": name, "job": queue.job(name)}
     if (home / "config.yaml").exists():
         text = (home / "config.yaml").read_text()
         for parent in (queue.folder, queue.folder.parent):  # weights of other runs
             text = text.replace(f"{parent}/", "")
         record["config"] = yaml.safe_load(text)
     result = {FORMER.get(key, key): value for key, value in (queue.result(name) or {}).items()}
-    parts = {key: result.pop(key) for key in ("evaluations", "diagnostics") if key in result}
-    record |= {"result": result, **parts} if result else {}
+    if result:
+        for key in ("evaluations", "diagnostics"):
+            if key in result:
+                record[key] = result.pop(key)
+        record["result"] = result
     log = read_log(home)
     if log:
         record["validation"] = [_without_kind(line) for line in log if line["kind"] != "train"]

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from taser._files import Taken, locked, write_atomically
+from filelock import FileLock, Timeout
+
+from taser._files import write_atomically
 from taser._progress import Progress
 
 from ._comparison_config import Job
@@ -96,9 +98,9 @@ class Queue:
     def is_locked(self, name: str) -> bool:
         """Whether a worker runs the job."""
         try:
-            with locked(self.folder / name / ".lock", wait=False):
+            with FileLock(self.folder / name / ".lock", timeout=0):
                 return False
-        except Taken:
+        except Timeout:
             return True
 
     def note(self, name: str) -> str | None:
@@ -147,7 +149,7 @@ class Queue:
         home = self.folder / name
         note = home / "doing.txt"
         try:
-            with locked(home / ".lock", wait=False):
+            with FileLock(home / ".lock", timeout=0):
                 if self.finished(name) or self.failed(name):
                     return "finished"
                 try:
@@ -162,7 +164,7 @@ class Queue:
                     with suppress(OSError):
                         note.unlink(missing_ok=True)
                 return "done"
-        except Taken:
+        except Timeout:
             return "locked"
 
 

@@ -94,8 +94,13 @@ class Batches:
         may be mapped from disk and of half precision; batches have the type of x.
     augment
         For instance :class:`CropAndFlip`.
-    shuffle, drop_last
-        A new order in each epoch; leave out a last batch that is not full.
+    shuffle
+        A new order in each epoch.
+    smallest
+        An epoch's last, smaller batch is kept. If it has fewer rows than this, they join the batch
+        before it: one row has no variance, neither for BatchNorm nor for the penalty.
+    drop_last
+        Leave out a last batch that is not full, for instance where shapes have to stay the same.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class Batches:
         scores: Tensor | np.ndarray | None = None,
         augment: Augmentation | None = None,
         shuffle: bool = True,
+        smallest: int = 2,
         drop_last: bool = False,
     ) -> None:
         self._rows: Callable[[Tensor], Tensor]
@@ -121,8 +127,7 @@ class Batches:
                 f"scores should have one row for each of the {len(self.y)} examples; "
                 f"got {tuple(scores.shape)}"
             )
-        smallest = batch_size if drop_last else 1
-        if batch_size < 1 or len(self.y) < smallest:
+        if batch_size < 1 or len(self.y) < (batch_size if drop_last else 1):
             raise ValueError(
                 f"batch_size should be at least 1, and {len(self.y)} examples give a batch; "
                 f"got batch_size={batch_size}, drop_last={drop_last}"
@@ -132,6 +137,7 @@ class Batches:
         self.scores = scores
         self.augment = augment
         self.shuffle = shuffle
+        self.smallest = smallest
         self.drop_last = drop_last
         self.epoch = 0
         self.position = 0  # batches of this epoch that were handed out
@@ -145,13 +151,16 @@ class Batches:
     def __len__(self) -> int:
         """Batches in one epoch."""
         full, rest = divmod(len(self.y), self.batch_size)
-        return full if self.drop_last or rest == 0 else full + 1
+        if full and (self.drop_last or rest < self.smallest):
+            return full
+        return full + (rest > 0)
 
     def __iter__(self) -> Iterator[Batch]:
         order = self._order()
         while self.position < len(self):
-            start = self.position * self.batch_size
-            batch = self._batch(order[start : start + self.batch_size])
+            start, end = (self.batch_size * (self.position + more) for more in (0, 1))
+            last = self.position == len(self) - 1 and not self.drop_last
+            batch = self._batch(order[start : None if last else end])
             # Counted before it is handed out: a state saved after the step on it is past it.
             self.position += 1
             yield batch
@@ -187,7 +196,8 @@ class Batches:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the iteration stands, and what it is an iteration of."""
-        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+        now = {"epoch": self.epoch, "position": self.position, "drop_last": self.drop_last}
+        return {**now, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where :meth:`state_dict` was taken; the data and options have to be the same."""
@@ -197,10 +207,11 @@ class Batches:
                     f"the saved state is of batches with {name}={state.get(name)}; here it is "
                     f"{here}, which would give other batches"
                 )
+        self.drop_last = bool(state["drop_last"])  # training did; such a run goes on as it began
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
 
     def _identity(self) -> dict[str, Any]:
         return {
             "examples": len(self.y), "batch_size": self.batch_size, "seed": self.seed,
-            "shuffle": self.shuffle, "drop_last": self.drop_last,
+            "shuffle": self.shuffle,
         }  # fmt: skip

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
-from taser._files import locked, sha256_of_arrays
+from taser._files import sha256_of_arrays
 
 from . import _cache as cache
 from ._archives import read_layouts
@@ -47,7 +48,7 @@ def fetch(
     folder = cache.cache_root(root)
     if there := cache.cached(known.name, root=folder):
         return there
-    with _full_disk_explained(known, folder), locked(folder / f".{known.name}.lock"):
+    with _full_disk_explained(known, folder), FileLock(folder / f".{known.name}.lock"):
         # Another process may have fetched it while this one waited.
         there = cache.cached(known.name, root=folder)
         return there or _fetch(known, folder, source, progress or _silent)

@@ -94,16 +94,13 @@ class Apt:
         progress(" ".join(download), 0, None)
         try:
             run(download, work)
-        except FetchError as first:
-            if "not installed" in str(first):
+        except FetchError as error:
+            if "not installed" in str(error):
                 raise
-            # A fresh machine has no list of packages, and an old list names files that are gone.
-            progress("apt-get update", 0, None)
-            try:
-                run(["apt-get", "update"], work)
-                run(download, work)
-            except FetchError as second:
-                raise FetchError(f"{first}; then {second}") from second
+            raise FetchError(
+                f"{error}. A list of packages that is missing or old could be the reason: "
+                "`apt-get update` renews it, for the whole machine"
+            ) from error
         files = work / "files.tar"
         run(["dpkg-deb", "--fsys-tarfile", only_file(work, "*.deb").name], work, output=files)
         return files

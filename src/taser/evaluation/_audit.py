@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock
 from torch import Tensor
 
-from taser._files import locked
 from taser._progress import Progress
 from taser.attacks import Model, Threat
 
@@ -156,7 +156,7 @@ def audit(
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }
     folder = None if out is None else Path(out)
-    with seeded(x.device, seed), locked(folder / ".lock") if folder else nullcontext():
+    with seeded(x.device, seed), FileLock(folder / ".lock") if folder else nullcontext():
         quick = Differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
         right = _of_right_answers(trial)

@@ -165,9 +165,7 @@ def described(value: Any) -> str:
         name = getattr(value, "__qualname__", type(value).__name__)
         own = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
         held = [f"{key}={described(own[key])}" for key in own if not key.startswith("_")]
-        if held:
-            return f"{name}({', '.join(held)})"
-        return f"{name} {hash_of_model(value)}".rstrip()  # a function around a network
+        return f"{name}({', '.join(held)})" if held else name
     return repr(value)
 
 

@@ -429,3 +429,12 @@ class Wrapped(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """function(x)."""
         return self.function(x)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Wrapped":
+        """Refused if there are modules: the copy's function would call the originals."""
+        if len(self.called):
+            raise TypeError(
+                "a wrapped function cannot be copied, for the copy would call the same modules; "
+                "write a torch.nn.Module with a forward of its own instead"
+            )
+        return Wrapped(self.function).train(self.training)

@@ -1,4 +1,4 @@
-"""Figures of a comparison: accuracy over ε, over λ and over training, residuals, attacked images."""
+"""Figures of a comparison: accuracy over ε, λ and training, residuals, attacked images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -93,30 +93,32 @@ def _plot_frontier(
 ) -> None:  # fmt: skip
     sides = [[row.accuracy[m] for row in curve] for m in ("clean", measure)]
     x, y = ([100 * i.value for i in side] for side in sides)
-    xerr, yerr = ([[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]]
-                  for side in sides)  # fmt: skip
+    xerr, yerr = (
+        [[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]]
+        for side in sides
+    )
     colour = COLOURS[kind(name)]
     axes.errorbar(x, y, xerr=xerr, yerr=yerr, fmt=style, label=label(name), color=colour,
                   ecolor=f"{colour}66", elinewidth=0.8, markersize=5)  # fmt: skip
-    for row, *point in zip(curve, x, y, strict=True):
+    for row, *place in zip(curve, x, y, strict=True):
         if MARK in row.variant:
-            axes.annotate(weight_of(row), tuple(point), fontsize=7, xytext=(4, 3),
+            axes.annotate(weight_of(row), (place[0], place[1]), fontsize=7, xytext=(4, 3),
                           textcoords="offset points")  # fmt: skip
 
 
-Validated = Mapping[str, tuple[Sequence[dict[str, Any]], int | None]]
+Validated = dict[str, tuple[Sequence[dict[str, Any]], int | None]]
 """By variant: {"epoch", "step", "clean", "robust"} of each validation, and the best step."""
 
 
 def validations(results: Results) -> dict[str, Validated]:
     """By method and variant, those of the first seed, in runs that are not finished as well."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Validated] = {}
     for record in results.records:
         job = record["job"]
         if record.get("validation") and "candidate" not in job:
             own = found.setdefault(title_of(job["method"], job["finetuned"]), {})
-            own.setdefault(job["variant"],
-                           (record["validation"], record.get("result", {}).get("best_step")))  # fmt: skip
+            best_step = record.get("result", {}).get("best_step")
+            own.setdefault(job["variant"], (record["validation"], best_step))
     return found
 
 

@@ -64,8 +64,7 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
     out = Path(out)
     sections = [(heading, blocks) for heading, blocks in _sections(results) if blocks]
     tables = [block for _, blocks in sections for block in blocks if isinstance(block, Table)]
-    pictures = {heading: blocks for heading, blocks in sections}
-    if frontier := pictures.get("Robust against clean"):
+    if frontier := dict(sections).get("Robust against clean"):
         assert isinstance(frontier[0], Picture)
         write_atomically(out / "frontier.png", frontier[0].image)
     write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in tables))

@@ -263,10 +263,10 @@ def equal_clean_table(results: Results) -> Table | None:
     return Table(
         headings, cells,
         "Over all λ that were tried, equally many for both penalties. λ is chosen on the "
-        "validation split: the highest robust accuracy among those that lose at most so many points "
-        "of clean accuracy against the method alone. The figures are of the test examples. Δ: TASER "
-        "minus the isotropic penalty in points with paired 95 % intervals over the examples, in "
-        f"bold where they exclude zero.{OTHER_SEEDS * seeds}",
+        "validation split: the highest robust accuracy among those that lose at most so many "
+        "points of clean accuracy against the method alone. The figures are of the test examples. "
+        "Δ: TASER minus the isotropic penalty in points with paired 95 % intervals over the "
+        f"examples, in bold where they exclude zero.{OTHER_SEEDS * seeds}",
     )  # fmt: skip
 
 
@@ -336,8 +336,8 @@ def corrupted_table(results: Results) -> Table | None:
                       *map(percent, shares), str(len(same))])  # fmt: skip
     return Table(
         ["run", "mean", "Δ", *kinds, "seeds"], cells,
-        "Accuracy under corruptions in per cent: the mean of all with its change against the method "
-        "alone and a paired 95 % interval, and each kind over its five severities: noise "
+        "Accuracy under corruptions in per cent: the mean of all with its change against the "
+        "method alone and a paired 95 % interval, and each kind over its five severities: noise "
         "(Gaussian, shot, impulse, speckle), blur (Gaussian, defocus, motion), light (fog, "
         "brightness, contrast, saturation where there is colour), digital (elastic, pixelate, "
         f"JPEG). n = {len(runs[0].diagnostics['corrupted']['right'])}; means over seeds.",

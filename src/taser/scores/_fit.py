@@ -1,6 +1,5 @@
 """Training a denoiser by denoising score matching."""
 
-import copy
 import io
 import math
 import time
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from taser._files import sha256_of_arrays, write_atomically
 from taser._progress import Progress
 from taser._tensors import has_bfloat16, rows_like
+from taser.models._ema import EMA
 
 from ._denoiser import Denoiser
 
@@ -101,7 +101,7 @@ def fit(
             saved = now
     if checkpoint is not None:
         run.save(checkpoint)  # whoever keeps the result removes it: nothing is lost in between
-    return run.average.eval()
+    return run.average.model.requires_grad_(True)
 
 
 class _Run:
@@ -113,7 +113,7 @@ class _Run:
         images = len(denoiser.event_shape) == 3
         if images:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.average = copy.deepcopy(self.model)
+        self.average = EMA(self.model, config.ema)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
@@ -147,10 +147,7 @@ class _Run:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         self.step += 1
-        keep = min(self.config.ema, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            for slow, fast in zip(self.average.parameters(), self.model.parameters(), strict=True):
-                slow.lerp_(fast, 1 - keep)
+        self.average.update(self.model, self.step)
         return float(loss.detach())
 
     def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,7 +167,7 @@ class _Run:
         buffer = io.BytesIO()
         torch.save(
             {
-                "model": self.model.state_dict(), "average": self.average.state_dict(),
+                "model": self.model.state_dict(), "average": self.average.model.state_dict(),
                 "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
                 "step": self.step, "elapsed": self.elapsed, "told": self.told,
             },
@@ -183,7 +180,7 @@ class _Run:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
             self.model.load_state_dict(state["model"])
-            self.average.load_state_dict(state["average"])
+            self.average.model.load_state_dict(state["average"])
             self.optimiser.load_state_dict(state["optimiser"])
             other = [name for name, value in self.told.items() if state["told"][name] != value]
         except Exception as error:

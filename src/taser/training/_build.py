@@ -18,6 +18,7 @@ from taser.attacks._threat import Norm
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._splitting import hold_out
 from taser.models import load_model
+from taser.models._ema import EMA
 from taser.models._folding import bears_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
@@ -28,7 +29,7 @@ from taser.scores._score_cache import StaleCache, model_hash, read_cache
 from taser.stein import SteinPenalty
 
 from ._config import Config, DataConfig, ModelConfig, ObjectiveConfig, RegulariserConfig
-from ._optimiser import Average, build_optimiser
+from ._optimiser import build_optimiser
 from ._step import AttackView, Learner, Precision
 
 PIXELS_PER_UNIT = 2.0  # u = 2x − 1 are the coordinates of a diffusion model
@@ -253,7 +254,7 @@ class Setup:
     architecture: Architecture
     batches: Batches
     learner: Learner
-    average: Average | None
+    average: EMA | None
     attack: attacks.PGD
     generator: torch.Generator
     device: torch.device
@@ -300,7 +301,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     generator = torch.Generator(device)
     learner = _learner(config, dataset, model, generator, device)
     batches = _batches(config, dataset, learner, device)
-    average = Average(model, config.loop.ema) if config.loop.ema else None
+    average = EMA(model, config.loop.ema) if config.loop.ema else None
     learner.model = accelerator.prepare_model(model)
     check = config.validation
     threat = build_threat(config.objective, dataset)
@@ -320,7 +321,8 @@ def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.d
     return Batches(
         dataset.train.to(device), size, seed=config.loop.seed,
         scores=cached_scores(config, dataset, learner.regulariser),
-        augment=build_augmentation(config.data, dataset), drop_last=True,
+        augment=build_augmentation(config.data, dataset),
+        smallest=2 * world_size() * config.loop.accumulate,  # two rows for each process and piece
     )  # fmt: skip
 
 

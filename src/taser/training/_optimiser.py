@@ -1,6 +1,5 @@
-"""An average of the weights over training."""
+"""The optimiser, and its state as tensors."""
 
-import copy
 from typing import Any
 
 import torch
@@ -41,23 +40,3 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tenso
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = value
     optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-
-
-class Average:
-    """θ̄ ← d·θ̄ + (1 − d)·θ after each step; buffers are those of the model.
-
-    Early on d is smaller, (1 + t)/(10 + t), so that the first weights are soon forgotten.
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay = decay
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """After the step with number `step`, counted from zero."""
-        keep = min(self.decay, (1 + step) / (10 + step))
-        for slow, fast in zip(self.model.parameters(), model.parameters(), strict=True):
-            slow.lerp_(fast, 1 - keep)
-        for held, latest in zip(self.model.buffers(), model.buffers(), strict=True):
-            held.copy_(latest)

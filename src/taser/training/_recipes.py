@@ -18,38 +18,61 @@ FOLDER = Path(str(files("taser") / "recipes"))
 
 
 def shipped_recipes() -> dict[str, str]:
-    """The name of each recipe, and the comment in its first line."""
+    """The name of each recipe, and the comment in the first line of its file."""
     found = {}
     for path in sorted(FOLDER.rglob("*.yaml")):
-        first = path.read_text().splitlines()[0]
-        found[path.relative_to(FOLDER).with_suffix("").as_posix()] = first.lstrip("# ")
+        name = path.relative_to(FOLDER).with_suffix("").as_posix()
+        summary = path.read_text().splitlines()[0].lstrip("# ")
+        methods = {} if name.startswith("compare/") else _content(name).get("methods", {})
+        found |= {f"{name}/{method}": summary for method in methods} or {name: summary}
     return found
 
 
 def find_recipe(name: Path | str) -> Path:
-    """The path of a recipe, given as a file or by its name."""
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    known = FOLDER / f"{str(name).removesuffix('.yaml')}.yaml"
-    if known.is_file():
-        return known
-    raise ValueError(
-        f"there is no file and no recipe {str(name)!r}{hint(name, shipped_recipes())}; "
-        "`taser recipes` lists them"
-    )
+    """The file of a recipe, given by its path or its name."""
+    path = _path(name)
+    if path is None:
+        raise _unknown(name)
+    return path
 
 
 def read_recipe(name: Path | str, overrides: typing.Sequence[str] = ()) -> Config:
     """The Config of a YAML file or a shipped recipe, with overrides "regulariser.weight=0.3".
 
-    A recipe may begin with `extends:` and another recipe, whose keys it then changes.
+    A recipe may begin with `extends:` and another recipe, whose keys it then changes. A file with
+    `methods:` holds a recipe for each, called FILE/METHOD: the method's keys change the file's.
     """
-    return override(config_from(_content(name), str(name)), overrides)
+    content = _content(name)
+    if methods := content.get("methods"):
+        names = ", ".join(f"{name}/{method}" for method in methods)
+        raise ValueError(f"{name} holds several recipes; take one of {names}")
+    return override(config_from(content, str(name)), overrides)
 
 
-def _content(name: Path | str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    path = find_recipe(name)
+def _path(name: Path | str, beside: Path | None = None) -> Path | None:
+    path = Path(name).expanduser()
+    shipped = FOLDER / f"{str(name).removesuffix('.yaml')}.yaml"
+    places = [path, shipped] if beside is None else [beside / path, path, shipped]
+    return next((place for place in places if place.is_file()), None)
+
+
+def _unknown(name: Path | str) -> ValueError:
+    return ValueError(
+        f"there is no file and no recipe {str(name)!r}{hint(name, shipped_recipes())}; "
+        "`taser recipes` lists them"
+    )
+
+
+def _content(
+    name: Path | str, beside: Path | None = None, above: tuple[Path, ...] = ()
+) -> dict[str, Any]:
+    """The keys of a recipe, and of those that it extends."""
+    path, method = _path(name, beside), ""
+    if path is None:
+        family, _, method = str(name).rpartition("/")
+        path = _path(family, beside)
+    if path is None:
+        raise _unknown(name)
     if path in above:
         raise ValueError(f"{path.name} extends itself, by way of {above[-1].name}")
     try:
@@ -58,17 +81,23 @@ def _content(name: Path | str, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
-    if "methods" in content or "variants" in content:
-        raise ValueError(f"{name} is a study: `taser study table --recipe {name}`")
-    base = {}
+    if "variants" in content or isinstance(content.get("methods"), list):
+        raise ValueError(f"{name} is a comparison: `taser compare {name}`")
     if "extends" in content:
-        named = content.pop("extends")
-        beside = path.parent / str(named)
-        base = _content(beside if beside.is_file() else named, (*above, path))
-    for section, keys in content.items():
-        both = isinstance(keys, dict) and isinstance(base.get(section), dict)
-        base[section] = {**base[section], **keys} if both else keys
-    return base
+        base = _content(str(content.pop("extends")), path.parent, (*above, path))
+        content = _merged(base, content)
+    if not method:
+        return content
+    methods = content.pop("methods", {})
+    if method not in methods:
+        raise _unknown(name)
+    return _merged(content, methods[method])
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `base`, changed by those of `changes`; sections are joined key by key."""
+    both = [s for s in changes if isinstance(base.get(s), dict) and isinstance(changes[s], dict)]
+    return {**base, **changes, **{s: {**base[s], **changes[s]} for s in both}}
 
 
 def config_from(content: object, source: str = "the configuration") -> Config:

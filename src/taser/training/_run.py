@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from taser._distributed import combine_seeds, seeded_step, world_size
-from taser._files import Taken, locked, write_atomically
+from taser._files import write_atomically
 from taser._progress import Progress as Told
 from taser.data import Batch
 from taser.data._preprocessing import Meaning
@@ -48,9 +49,9 @@ def train(config: Config, out: Path | str, *, report: Told | None = None) -> Res
     check_same_run(config, out)
     setup = set_up(config)
     try:
-        with locked(out / ".lock", wait=False) if setup.rank == 0 else nullcontext():
+        with FileLock(out / ".lock", timeout=0) if setup.rank == 0 else nullcontext():
             return _Run(setup, out, report).finish()
-    except Taken:
+    except Timeout:
         raise RuntimeError(f"another process is training in {out}: wait, or stop it") from None
 
 

@@ -1,1 +1,0 @@
-"""Experiments: each returns a plain result that the report turns into tables and figures."""
