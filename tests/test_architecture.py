@@ -11,8 +11,8 @@ SOURCE = Path(taser.__file__).parent
 
 FLOW = [
     "_names", "_files", "_progress", "_tensors", "_distributed", "data", "models", "scores",
-    "probes", "stein", "attacks", "regularisers", "objectives", "training", "evaluation", "compare",
-    "report", "cli", "__main__",
+    "probes", "stein", "attacks", "_settings", "regularisers", "objectives", "training",
+    "evaluation", "compare", "report", "cli", "__main__",
 ]  # fmt: skip
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from torch import nn
 
 from taser._files import write_atomically
@@ -12,7 +13,7 @@ from taser._files import write_atomically
 from ._build import Architecture
 from ._checkpoint import Progress
 from ._config import Config
-from ._recipes import config_from, read_recipe, to_yaml
+from ._recipes import read_recipe, to_yaml
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,12 @@ def check_same_run(config: Config, out: Path) -> None:
     path = out / "config.yaml"
     if not path.exists():
         return
-    before, now = asdict(read_recipe(path)), asdict(config_from(_plain(config)))
+    try:
+        before, now = (yaml.safe_load(to_yaml(one)) for one in (read_recipe(path), config))
+    except ValueError as error:
+        raise ValueError(
+            f"{out} holds a run of another version of taser ({error}): choose another folder"
+        ) from None
     for free in ("threads", "save_minutes", "device"):  # they change no weight
         before["loop"].pop(free), now["loop"].pop(free)
     changed = [
@@ -78,9 +84,3 @@ def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "be
         raise ValueError(f"the run in {folder} has no weights {which} yet")
     entries["shape"] = tuple(entries["shape"])
     return Architecture(**entries).build(weights)
-
-
-def _plain(config: Config) -> dict:
-    import yaml
-
-    return yaml.safe_load(to_yaml(config))

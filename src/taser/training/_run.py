@@ -27,8 +27,9 @@ from ._checkpoint import (
     thaw,
     weights_as_bytes,
 )
-from ._config import Config, learning_rate, ramp
+from ._config import Config
 from ._log import Log
+from ._optimiser import learning_rate, ramp
 from ._recipes import to_yaml
 from ._result import Result, check_same_run
 from ._step import NonFiniteLoss, gradient_ratio
