@@ -19,7 +19,7 @@ def public() -> Iterator[object]:
     """One of each class that a user gets into hands."""
     digits, threat = data.load("digits"), attacks.Threat()
     yield from (digits, digits.train, data.CropAndFlip(), data.load("diabetes").standardisation)
-    yield from data.KNOWN
+    yield from data.DATASETS
     batches = data.Batches(digits.train, 64)
     yield from (batches, next(iter(batches)))
     gaussian, denoiser = scores.Gaussian.fit(X), scores.pretrained("digits")

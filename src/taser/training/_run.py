@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from taser._distributed import combine_seeds, seeded_step, world_size
 from taser._files import write_atomically
 from taser._progress import Progress as Told
-from taser.data import Batch
-from taser.data._preprocessing import Meaning
+from taser.data import Batch, Preprocessing
 from taser.data._splitting import subset
 
 from ._build import Setup, set_up
@@ -66,7 +65,7 @@ class _Run:
         if self.main:
             write_atomically(out / "config.yaml", to_yaml(self.config))
             write_atomically(out / "model.json", json.dumps(asdict(setup.architecture), indent=1))
-            write_atomically(out / "data.json", Meaning.of(setup.dataset).to_json())
+            write_atomically(out / "data.json", Preprocessing.of(setup.dataset).to_json())
         self.log = Log(out, self.progress.step, enabled=self.main)
         self.sums = {
             name: torch.tensor(value, device=setup.device)
