@@ -39,7 +39,8 @@ from taser.evaluation._curve import accuracy_curve
 from taser.evaluation._model_checks import prepare
 from taser.evaluation._record import device_of
 from taser.evaluation._shift import shift
-from taser.models import Folded, Wrapped
+from taser.models import Wrapped
+from taser.models._folding import FoldedModel
 
 THREAT = Threat("linf", 0.1)
 QUICK = ("fgsm", "pgd", "noise")
@@ -117,7 +118,7 @@ def test_the_prepared_model_is_the_same_function_and_the_users_is_untouched() ->
     model = undefended(norm=True)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     ready = prepare(model, x, y)
-    assert isinstance(ready.inner, Folded)  # type: ignore[attr-defined]
+    assert isinstance(ready.inner, FoldedModel)  # type: ignore[attr-defined]
     with torch.no_grad():
         torch.testing.assert_close(ready(x), model(x), rtol=1e-4, atol=1e-4)
     assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
