@@ -146,7 +146,7 @@ def fit(
     """
     import torch
 
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import load
     from taser.scores import Denoiser, FitConfig
     from taser.scores import fit as train
@@ -159,7 +159,7 @@ def fit(
         options |= {"multipliers": [1] + [2] * (levels - 1), "patch": patch}  # type: ignore[dict-item]
     if out.is_dir():
         raise ValueError(f"{out} is a folder: --out names the file to write, *.safetensors")
-    denoiser = Denoiser.for_data(x, **options).to(accelerator())
+    denoiser = Denoiser.for_data(x, **options).to(default_device())
     config = FitConfig(steps=steps, minutes=minutes, batch=batch, flip=flip, seed=seed)
     partial = out.with_suffix(".partial")
     with progress_bar() as progress:
@@ -185,7 +185,7 @@ def check(
 
     Example: taser score check digits.safetensors --data digits
     """
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import load
     from taser.data._splitting import subset
     from taser.evaluation._score_quality import score_quality
@@ -193,7 +193,7 @@ def check(
     from taser.scores import Denoiser, named
     from taser.scores._denoiser import sample
 
-    device = accelerator()
+    device = default_device()
     denoiser = named(model).to(device)
     dataset = load(data, root=root, target=target)
     held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
@@ -234,7 +234,7 @@ def cache(
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import CropAndFlip, load
     from taser.data._splitting import subset
     from taser.evaluation._score_quality import augmentation_error
@@ -242,8 +242,8 @@ def cache(
     from taser.scores._score_cache import model_hash, write_cache
 
     train = load(data, root=root, validation=validation, target=target).train
-    x = train.x.to(accelerator())
-    score = named(model).at(timestep=timestep, sigma=sigma).to(accelerator())
+    x = train.x.to(default_device())
+    score = named(model).at(timestep=timestep, sigma=sigma).to(default_device())
     with progress_bar() as progress:
         write_cache(
             out, score, x, data=train.hash, model=model_hash(score),

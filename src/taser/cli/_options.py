@@ -197,7 +197,7 @@ def subject(
     target: str | None = None,
 ) -> "tuple[Dataset, nn.Module]":
     """The data set and the classifier to ask about it."""
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import load
     from taser.evaluation._known_models import known_model
     from taser.models import load_model
@@ -230,7 +230,7 @@ def subject(
             model, weights, classes=len(chosen.classes), shape=chosen.input_shape,
             **dict(map(_option, options or [])),
         )  # fmt: skip
-    return chosen, network.to(accelerator())
+    return chosen, network.to(default_device())
 
 
 def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taser._tensors import accelerator
+from taser._tensors import default_device
 from taser.attacks import Threat
 from taser.attacks._pgd import outputs_and_gradient
 from taser.data import Split
@@ -156,4 +156,4 @@ def audited(
 def plain_network(queue: Queue, seed: int) -> nn.Module | None:
     """The network of standard training alone, if it is finished: attacks transfer from it."""
     folder: Path = queue.folder / job_name("standard", "off", seed) / "run"
-    return load_trained(folder).to(accelerator()) if (folder / "result.json").exists() else None
+    return load_trained(folder).to(default_device()) if (folder / "result.json").exists() else None

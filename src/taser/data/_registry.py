@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from taser._names import plain, unknown
+from taser._names import normalise_name, unknown
 
 from ._archives import CIFAR_BATCHES, IDX, IMAGE_ROWS, PARQUET_IMAGES, Layout
 from ._dataset import Examples, RawDataset
@@ -185,7 +185,9 @@ DATASETS: tuple[DatasetSpec, ...] = (
 
 def find(name: str) -> DatasetSpec | None:
     """The data set of that name, with or without its capitals and hyphens; None if unknown."""
-    return next((spec for spec in DATASETS if plain(spec.name) == plain(name)), None)
+    return next(
+        (spec for spec in DATASETS if normalise_name(spec.name) == normalise_name(name)), None
+    )
 
 
 def unknown_dataset(name: str) -> ValueError:

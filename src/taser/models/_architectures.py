@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taser._names import plain, unknown
+from taser._names import normalise_name, unknown
 
 Factory = Callable[[], nn.Module]
 Activation = str | Factory
@@ -346,7 +346,7 @@ def build(
     >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
     Linear(in_features=16, out_features=3, bias=True)
     """
-    make = BUILDERS.get(plain(name))
+    make = BUILDERS.get(normalise_name(name))
     if make is None:
         raise unknown("model", name, BUILDERS)
     if width is not None:
@@ -363,8 +363,10 @@ def build(
             raise ValueError(f"{what} should be at least 1; got {number}")
     if not shape or min(shape) < 1:
         raise ValueError(f"shape should be (C, H, W) or (d,), each at least 1; got {shape}")
-    if plain(name) != "mlp" and len(shape) != 3:
-        raise ValueError(f"{plain(name)} is for images of shape (C, H, W); got {shape}: take 'mlp'")
+    if normalise_name(name) != "mlp" and len(shape) != 3:
+        raise ValueError(
+            f"{normalise_name(name)} is for images of shape (C, H, W); got {shape}: take 'mlp'"
+        )
     shared = {
         "activation": activation,
         "mean": _per_channel("mean", mean, shape, 0.0),

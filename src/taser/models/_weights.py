@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from taser._names import locate
+from taser._names import import_callable
 
 from ._architectures import build
 
@@ -150,7 +150,7 @@ def _make(
         if spec.endswith(".py"):
             raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
         return build(spec, classes=classes, shape=shape, **options)
-    make = locate(spec)
+    make = import_callable(spec)
     if isinstance(make, nn.Module):
         raise ValueError(f"{spec} is a model already; name a function that returns one")
     try:
