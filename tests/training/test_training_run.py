@@ -88,9 +88,9 @@ def test_a_table_of_127_rows_is_trained_on_whole(
     targets = np.arange(127) % 2
     np.savez(tmp_path / "table.npz", x_train=values, y_train=targets, **held_out)
     seen: list[list[int]] = []
-    advance = run._Run._advance
+    step = run._Run._step
     monkeypatch.setattr(
-        run._Run, "_advance", lambda self, b: (seen.append(b.index.tolist()), advance(self, b))
+        run._Run, "_step", lambda self, b: (seen.append(b.index.tolist()), step(self, b))
     )
     data = {"name": str(tmp_path / "table.npz"), "examples": None}
     train(small(data=data, model=MLP, loop={"epochs": 2}), tmp_path / "run")

@@ -12,7 +12,8 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from taser import attacks, objectives
-from taser._distributed import WEIGHTS, combine_seeds, world_size
+from taser._distributed import world_size
+from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
 from taser.attacks._threat import Norm
 from taser.data import Batches, CropAndFlip, Dataset, Split, load

@@ -1,17 +1,14 @@
 """A finished run, and how it is read again."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import yaml
 from torch import nn
 
-from taser._files import write_atomically
-
 from ._build import Architecture
-from ._checkpoint import Progress
 from ._config import Config
 from ._recipes import read_recipe, to_yaml
 
@@ -30,20 +27,6 @@ class Result:
     clean: float
     robust: float
     seconds: float
-
-    @classmethod
-    def of(cls, folder: Path, progress: Progress) -> "Result":
-        """The result of a run that came to its end."""
-        assert progress.best is not None
-        return cls(
-            folder, progress.step, progress.best_step, progress.best.clean, progress.best.robust,
-            progress.seconds,
-        )  # fmt: skip
-
-    def write(self) -> None:
-        """result.json, whose presence says that the run is finished."""
-        entries = {**asdict(self), "folder": str(self.folder.name)}
-        write_atomically(self.folder / "result.json", json.dumps(entries, indent=1))
 
 
 def check_same_run(config: Config, out: Path) -> None:
