@@ -163,8 +163,8 @@ def test_a_comparison_and_its_report(tmp_path: Path) -> None:
 def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `make demo` runs, on less: one method, a short training, a quick attack."""
     config = ComparisonConfig(
-        methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=SMALL,
-        variants={"off": (), "taser": ("regulariser.name=taser",)},
+        methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=[*SMALL],
+        variants={"off": [], "taser": ["regulariser.name=taser"]},
     )  # fmt: skip
     monkeypatch.setattr("taser.compare._comparison.read_comparison", lambda _: config)
     said = run("demo", "--jobs", "1", "--out", tmp_path)

@@ -6,29 +6,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from taser import (
         attacks,
+        compare,
         data,
         evaluation,
         models,
         objectives,
         probes,
         regularisers,
+        report,
         scores,
         stein,
         training,
     )
-    from taser.evaluation import evaluate
+    from taser.attacks import Threat
+    from taser.evaluation import audit, evaluate
     from taser.stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "attacks", "data", "evaluate", "evaluation", "models",
-    "objectives", "probes", "regularisers", "scores", "stein", "stein_residual", "training",
+    "SharedPass", "SteinPenalty", "Threat", "attacks", "audit", "compare", "data", "evaluate",
+    "evaluation", "models", "objectives", "probes", "regularisers", "report", "scores", "stein", "stein_residual",
+    "training",
 ]  # fmt: skip
 
 _HOME = {
     "SharedPass": "stein", "SteinPenalty": "stein", "stein_residual": "stein",
-    "evaluate": "evaluation",
+    "Threat": "attacks", "audit": "evaluation", "evaluate": "evaluation",
 }  # fmt: skip
 
 

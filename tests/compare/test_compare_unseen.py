@@ -1,12 +1,13 @@
 """Networks of a study under threats that their training did not know."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from test_comparison import run
 
+from taser._settings import from_mapping
 from taser.attacks import Threat
 from taser.compare import ComparisonConfig, Results, read_results, write_records
 from taser.compare._comparison import run_job
@@ -87,7 +88,7 @@ def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
 )
 def test_wrong_threats_are_told_before_training(asked: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(CONFIG, unseen=asked)
+        from_mapping(ComparisonConfig, {**asdict(CONFIG), "unseen": asked}, "study.yaml")
 
 
 def test_attacks_on_fewer_examples_are_not_enough() -> None:

@@ -9,6 +9,7 @@ import torch
 import yaml
 
 import taser
+from taser._settings import from_mapping
 from taser.attacks import Threat
 from taser.compare import (
     ComparisonConfig,
@@ -205,7 +206,7 @@ VARIANTS: dict[str, list[str]] = {"off": [], "taser": [], "gradient": []}
 
 def test_an_unfair_search_is_refused() -> None:
     with pytest.raises(ValueError, match="equally many"):
-        ComparisonConfig(search={"candidates": {"off": [[]], "taser": [[], []], "gradient": [[]]}},
+        ComparisonConfig(search=Search({"off": [[]], "taser": [[], []], "gradient": [[]]}),
                     variants=VARIANTS)  # fmt: skip
     with pytest.raises(ValueError, match="candidates of off"):
         Search(candidates={"taser": [[]]})
@@ -223,7 +224,7 @@ def test_candidates_may_differ_by_method() -> None:
     shared = {"trades": "pgd"}
     config = ComparisonConfig(
         methods=("standard", "pgd", "trades"), variants=VARIANTS,
-        search={"candidates": tried, "shared": shared},
+        search=Search(tried, shared=shared),
     )  # fmt: skip
     jobs = config.jobs()
     asked = {name: job["candidate"] for name, job in jobs.items() if "candidate" in job}
@@ -234,9 +235,9 @@ def test_candidates_may_differ_by_method() -> None:
     assert choices[-1]["among"] == ["0-1-search-1-pgd-taser-0"]
     uneven = {**tried, "gradient": {**tried["gradient"], "standard": [["regulariser.weight=2"]]}}
     with pytest.raises(ValueError, match="equally many settings of each variant; standard"):
-        ComparisonConfig(methods=("standard",), variants=VARIANTS, search={"candidates": uneven})
+        ComparisonConfig(methods=("standard",), variants=VARIANTS, search=Search(uneven))
     with pytest.raises(ValueError, match="of taser has lists for standard, pgd, but none for mart"):
-        ComparisonConfig(methods=("mart",), variants=VARIANTS, search={"candidates": tried})
+        ComparisonConfig(methods=("mart",), variants=VARIANTS, search=Search(tried))
 
 
 def test_an_attack_on_fewer_examples() -> None:
@@ -413,14 +414,14 @@ def test_a_report_of_several_lambda_has_its_picture_as_a_file(tmp_path: Path) ->
         ({"scratch": ["off", "tasre"]}, "scratch names 'tasre'"),
         ({"attacks": ["autoatack"]}, "no attack 'autoatack'"),
         ({"fewer": {"spas": 10}}, "no attack 'spas'"),
-        ({"fewer": {"spsa": 0}}, "spsa should be at least 1 example"),
-        ({"n": -3}, "n should be at least 1 example"),
+        ({"fewer": {"spsa": 0}}, "fewer.spsa should be at least 1; got 0"),
+        ({"n": -3}, "n should be at least 1; got -3"),
         ({"norm": "l3"}, "norm"),
-        ({"methods": "pgd"}, r"methods should be a list, such as \[pgd\]"),
+        ({"methods": "pgd"}, r"study.yaml: methods should be a list; got 'pgd'"),
         ({"seeds": 3}, "seeds should be a list"),
         ({"variants": {"off": [], "taser": "regulariser.name=taser"}}, "taser should be a list"),
         ({"variants": {False: []}}, 'in YAML in quotes, "off"'),
-        ({"search": {"candidates": [1]}}, "lists of lists of overrides"),
+        ({"search": {"candidates": [1]}}, "search.candidates should hold keys"),
         ({"search": {"candidates": {"off": [[1]]}}}, "lists of lists of overrides"),
         (
             {"methods": ["pgd"], "search": {"candidates": {"off": {"pgd": []}}}},
@@ -430,7 +431,7 @@ def test_a_report_of_several_lambda_has_its_picture_as_a_file(tmp_path: Path) ->
 )
 def test_typing_errors_further_in_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ComparisonConfig(**wrong)
+        from_mapping(ComparisonConfig, wrong, "study.yaml")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import cases
-from taser._distributed import random_part
+from taser._random import random_part
 from taser.probes import Logit, Margin, Output, Probed
 from taser.regularisers import GradientPenalty, JacobianPenalty
 from taser.stein import SharedPass

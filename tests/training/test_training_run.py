@@ -17,7 +17,7 @@ from torch import nn
 
 from taser import objectives, regularisers
 from taser.attacks import PGD, Threat
-from taser.attacks._pgd import step_for
+from taser.attacks._pgd import default_step_size
 from taser.data import Dataset, Split
 from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training import _build as training_build
@@ -88,9 +88,9 @@ def test_a_table_of_127_rows_is_trained_on_whole(
     targets = np.arange(127) % 2
     np.savez(tmp_path / "table.npz", x_train=values, y_train=targets, **held_out)
     seen: list[list[int]] = []
-    advance = run._Run._advance
+    step = run._Run._step
     monkeypatch.setattr(
-        run._Run, "_advance", lambda self, b: (seen.append(b.index.tolist()), advance(self, b))
+        run._Run, "_step", lambda self, b: (seen.append(b.index.tolist()), step(self, b))
     )
     data = {"name": str(tmp_path / "table.npz"), "examples": None}
     train(small(data=data, model=MLP, loop={"epochs": 2}), tmp_path / "run")
@@ -334,7 +334,7 @@ def test_defaults_are_the_paper_s() -> None:
     assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
     inner = PGD(Threat("linf", config.objective.epsilon), config.objective.steps)
     assert config.objective.step_size is inner.step_size is None
-    assert step_for(inner.threat, inner.steps) == pytest.approx(2 / 255)
+    assert default_step_size(inner.threat, inner.steps) == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
     assert config.objective.awp_with_penalty is False
 

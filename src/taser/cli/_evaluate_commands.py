@@ -154,7 +154,7 @@ def audit(
     Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
     and started again, it goes on.
     """
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data._splitting import subset
     from taser.evaluation._audit import audit as run
     from taser.evaluation._audit_target import undefended
@@ -169,7 +169,7 @@ def audit(
             train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
-            other = other.to(accelerator())
+            other = other.to(default_device())
         result = run(
             network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
             queries=queries, seed=seed, out=out / "batches", progress=progress,
@@ -223,7 +223,7 @@ def shift(
     """
     import torch
 
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.attacks import PGD
     from taser.data import load
     from taser.data._splitting import subset
@@ -233,7 +233,7 @@ def shift(
     from taser.report import _shift_report as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
-    device = accelerator()
+    device = default_device()
     x, y = (part.to(device) for part in examples_of(dataset, examples))
     threat = threat_for(dataset, norm, epsilon)
     attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)

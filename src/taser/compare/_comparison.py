@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from taser._progress import Progress
-from taser._tensors import accelerator
+from taser._tensors import default_device
 from taser.data import Dataset
 from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
@@ -89,7 +89,7 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
     }  # fmt: skip
     if "candidate" in job:
         return {**result, "candidate": job["candidate"]}
-    model = load_trained(folder / "run").to(accelerator())
+    model = load_trained(folder / "run").to(default_device())
     return {
         **result, "finetuned": job["finetuned"], "chosen": chosen,
         "evaluations": evaluate_run(model, folder, dataset.test, job["evaluation"], progress),
@@ -108,7 +108,7 @@ def _evaluate_again(
     if not (home / "best.safetensors").exists():
         raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
     test = build_data(read_recipe(home / "config.yaml").data).test
-    model = load_trained(home).to(accelerator())
+    model = load_trained(home).to(default_device())
     evaluations = evaluate_run(model, folder, test, job["evaluation"], progress)
     return {"judged": job["judged"], "evaluations": evaluations}
 

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from pydantic.dataclasses import dataclass
 
-from taser._names import hint
-from taser.attacks import Threat, fraction
+from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
+from taser.attacks import Threat
 from taser.attacks._threat import shown
 from taser.evaluation._attack_loop import NAMES
 from taser.training import read_recipe
@@ -25,7 +26,7 @@ METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
 THREAT = {"norm", "epsilon"}  # the keys of a threat
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class Search:
     """Which settings are tried on the validation split, and how one of them is chosen.
 
@@ -42,13 +43,13 @@ class Search:
         for the candidate with the highest robust accuracy to be chosen.
     """
 
-    candidates: dict[str, Candidates | dict[str, Candidates]]
+    candidates: dict[str, Any] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
-    clean_cost: dict[str, float] = field(default_factory=dict)
+    clean_cost: dict[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        valid = isinstance(self.candidates, dict) and all(
+        valid = all(
             isinstance(tried, list) and all(_is_overrides(one) for one in tried)
             for tried in self._lists()
         )
@@ -118,7 +119,7 @@ def best(
     return max(allowed, key=lambda run: run[measure])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class ComparisonConfig:
     """Methods × variants × seeds; "off" is the variant that the others are compared with.
 
@@ -157,29 +158,21 @@ class ComparisonConfig:
     finetune: list[str] | None = None
     search: Search | None = None
     seeds: tuple[int, ...] = (0,)
-    n: int = 1000
-    epsilon: float = 8 / 255
-    norm: str = "linf"
+    n: Count = 1000
+    epsilon: Number = 8 / 255
+    norm: Literal["linf", "l2"] = "linf"
     attacks: tuple[str, ...] = ("autoattack", "spsa")
-    fewer: dict[str, int] = field(default_factory=dict)
-    unseen: list[dict[str, Any]] = field(default_factory=list)
-    audited: int = 0
+    fewer: dict[str, Count] = field(default_factory=dict)
+    unseen: list[Any] = field(default_factory=list)
+    audited: Whole = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", fraction(self.epsilon))
-        for name in ("methods", "seeds", "attacks"):
-            object.__setattr__(self, name, tuple(_checked_list(name, getattr(self, name))))
-        for name, overrides in self.variants.items():
-            _checked_list(f"variants: {name}", overrides)
         if "off" not in self.variants or "off" not in (self.scratch or ("off",)):
             raise ValueError(
                 'variants need one called off (in YAML in quotes, "off"), which the others are '
                 "compared with"
             )
         self._check_evaluation()
-        if isinstance(self.search, dict):
-            _check_keys("search", self.search, Search)
-            object.__setattr__(self, "search", Search(**self.search))
         tried = self.search.candidates if self.search else ()
         named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
         for key, variants in named.items():
@@ -191,14 +184,11 @@ class ComparisonConfig:
 
     def _check_evaluation(self) -> None:
         """Raise now what would otherwise fail after a training."""
-        Threat(self.norm, self.epsilon)  # type: ignore[arg-type]
+        Threat(self.norm, self.epsilon)
         for attack in (*self.attacks, *self.fewer):
             if attack not in NAMES:
                 raise ValueError(f"there is no attack {attack!r}: {', '.join(NAMES)}")
-        for name, count in {"n": self.n, **self.fewer}.items():
-            if count < 1:
-                raise ValueError(f"{name} should be at least 1 example; got {count}")
-        for threat in _checked_list("unseen", self.unseen):
+        for threat in self.unseen:
             if not isinstance(threat, dict) or "epsilon" not in threat or set(threat) - THREAT:
                 raise ValueError(
                     f"unseen needs threats such as {{norm: l2, epsilon: 0.6}}; got {threat}"
@@ -318,24 +308,6 @@ def _keys(overrides: Iterable[str]) -> set[str]:
     return {override.partition("=")[0] for override in overrides}
 
 
-def _checked_list(name: str, given: object) -> Iterable[Any]:
-    if not isinstance(given, list | tuple):
-        raise ValueError(f"{name} should be a list, such as [{given}]; got {given!r}")
-    return given
-
-
-def _check_keys(where: str, content: Any, kind: type) -> None:
-    """Raise unless `content` is a dictionary of fields of the dataclass `kind`."""
-    known = {field.name for field in fields(kind)}
-    if not isinstance(content, dict):
-        raise ValueError(f"{where} should have the keys {', '.join(sorted(known))}; got {content}")
-    if wrong := sorted(set(map(str, content)) - known):
-        raise ValueError(
-            f"{where}: there is no {', '.join(wrong)}{hint(wrong[0], known)}; the keys are "
-            f"{', '.join(sorted(known))}"
-        )
-
-
 def read_comparison(name: Path | str) -> ComparisonConfig:
     """The configuration in a YAML file, or a shipped one such as "digits"; checked as a whole."""
     shipped = FOLDER / "compare" / f"{name}.yaml"
@@ -351,7 +323,8 @@ def read_comparison(name: Path | str) -> ComparisonConfig:
         raise ValueError(f"{name} is no YAML: {error}") from None
     if isinstance(content, dict) and content.keys() & {"data", "loop", "extends"}:
         raise ValueError(recipe)
-    _check_keys(str(name), content, ComparisonConfig)
-    config = ComparisonConfig(**content)
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} should hold keys such as methods and variants; got {content!r}")
+    config = from_mapping(ComparisonConfig, content, str(name))
     config.check_runs()
     return config

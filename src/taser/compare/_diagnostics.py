@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from taser._progress import Progress
-from taser._tensors import accelerator
+from taser._tensors import default_device
 from taser.attacks import Threat
 from taser.attacks._pgd import outputs_and_gradient
 from taser.data import Split
@@ -77,7 +77,7 @@ def diagnose(
     if job["audited"]:
         plain = runs / job_name("standard", "off", job["seed"]) / "run"
         finished = (plain / "result.json").exists()
-        surrogate = load_trained(plain).to(accelerator()) if finished else None
+        surrogate = load_trained(plain).to(default_device()) if finished else None
         found["audit"] = short_audit(model, test, threat, job["audited"], surrogate, progress)
     return found
 

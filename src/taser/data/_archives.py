@@ -1,4 +1,4 @@
-"""Image data sets as Hugging Face stores them: Parquet files of encoded images and labels."""
+"""The files in which image data sets are published: found in a folder or archive, and decoded."""
 
 import gzip
 import io
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ._dataset import Examples, joined
+from ._dataset import Examples, concatenate
 from ._readers import pyarrow_parquet
 from ._sources import FetchError
 
@@ -35,14 +35,14 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
     if not path.exists():
         raise FetchError(f"there is no file or folder at {path}")
     found: dict[str, bytes] = {}
-    for name, content in _folder(path, patterns) if path.is_dir() else _archive(path, patterns):
+    for name, content in (_folder if path.is_dir() else _archive)(path, patterns):
         found.setdefault(name, content)
     return found
 
 
 def _folder(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     for file in (*sorted(path.glob("*")), *sorted(path.glob("*/*"))):
-        if _wanted(file.name, patterns) and file.is_file():
+        if _matches(file.name, patterns) and file.is_file():
             yield file.name, file.read_bytes()
 
 
@@ -51,7 +51,7 @@ def _archive(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes
         with tarfile.open(path) as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
-                if not member.isreg() or not _wanted(name, patterns):
+                if not member.isreg() or not _matches(name, patterns):
                     continue
                 if member.size > LARGEST:
                     raise FetchError(
@@ -65,25 +65,22 @@ def _archive(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes
         raise FetchError(f"{path} is truncated, damaged or no tar archive: {error}") from error
 
 
-def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-Decode = Callable[..., tuple[Examples, Examples]]
 
 
 @dataclass(frozen=True)
 class Layout:
     """Files that together hold a data set, and how to decode them.
 
-    files: patterns of file names, each of which has to be met.
-    decode: takes, for each pattern, the list of the contents that met it, in the order of their
+    files: patterns of file names, each of which has to match a file.
+    decode: takes, for each pattern, the contents of the files that match it, in the order of their
     names; returns the training and the test examples as bytes.
     """
 
     what: str
     files: tuple[str, ...]
-    decode: Decode
+    decode: Callable[..., tuple[Examples, Examples]]
 
 
 def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examples]:
@@ -125,7 +122,7 @@ def decode_idx(content: bytes) -> np.ndarray:
     return values.reshape(shape)
 
 
-def _decode(*groups: list[bytes]) -> tuple[Examples, Examples]:
+def _decode_idx_files(*groups: list[bytes]) -> tuple[Examples, Examples]:
     train_x, train_y, test_x, test_y = (decode_idx(group[0]) for group in groups)
     if train_x.ndim != 3 or test_x.ndim != 3:
         raise FetchError(f"wanted IDX images (N, H, W); got {train_x.shape} and {test_x.shape}")
@@ -140,7 +137,7 @@ IDX = Layout(
         "t10k-images?idx3-ubyte*",
         "t10k-labels?idx1-ubyte*",
     ),
-    _decode,
+    _decode_idx_files,
 )
 
 
@@ -206,7 +203,7 @@ class ArrayUnpickler(pickle.Unpickler):
         return allowed[module, name]
 
 
-# Where this function lives differs between versions of numpy, so an array is asked.
+# The module of this function differs between versions of numpy; an array names the right one.
 _reconstruct: Any = np.empty(0).__reduce__()[0]
 
 
@@ -239,7 +236,7 @@ def unpickle_batch(content: bytes) -> Examples:
 
 
 def _decode_cifar_batches(train: list[bytes], test: list[bytes]) -> tuple[Examples, Examples]:
-    return joined([unpickle_batch(batch) for batch in train]), unpickle_batch(test[0])
+    return concatenate([unpickle_batch(batch) for batch in train]), unpickle_batch(test[0])
 
 
 CIFAR_BATCHES = Layout(
@@ -270,7 +267,7 @@ def _pixels(encoded: bytes) -> np.ndarray:
 
 
 def _decode_parquet_images(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train, test = (joined([decode_parquet(content) for content in group]) for group in groups)
+    train, test = (concatenate([decode_parquet(content) for content in group]) for group in groups)
     return train, test
 
 

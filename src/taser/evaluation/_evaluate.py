@@ -105,6 +105,12 @@ def _plan(
         else attack
         for attack in attacks
     ]
+    for attack in plan:
+        if not isinstance(attack, Attack):
+            raise TypeError(
+                f"an attack should be a name or a taser.attacks.Attack, called with (model, x, y) "
+                f"and with a name and a threat; got {attack!r}"
+            )
     names = [attack.name for attack in plan]
     if not plan or len(set(names)) < len(names):
         raise ValueError(f"attacks should have one name each, and there should be one; got {names}")

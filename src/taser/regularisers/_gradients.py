@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from taser._distributed import random_part
+from taser._random import random_part
 from taser._tensors import full_precision
 from taser.attacks import Model
 from taser.probes import Margin, Probe, Probed

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import random_part, variance_correction, world_size
+from taser._distributed import variance_correction, world_size
+from taser._random import random_part
 from taser._tensors import full_precision
 from taser.probes import Margin, Probe, Probed
 from taser.scores import Score

@@ -12,14 +12,15 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from taser import attacks, objectives
-from taser._distributed import WEIGHTS, combine_seeds, world_size
+from taser._distributed import world_size
+from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
 from taser.attacks._threat import Norm
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._splitting import hold_out
 from taser.models import load_model
 from taser.models._ema import EMA
-from taser.models._folding import bears_channels_last
+from taser.models._folding import supports_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
 from taser.regularisers import GradientPenalty, JacobianPenalty, Regulariser, Taser
@@ -295,7 +296,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
     last = config.loop.channels_last and dataset.train.is_images
-    last = last and bears_channels_last(model, device.type)
+    last = last and supports_channels_last(model, device.type)
     layout = torch.channels_last if last else torch.contiguous_format
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
     generator = torch.Generator(device)

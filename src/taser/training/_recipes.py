@@ -1,16 +1,16 @@
 """Recipes: YAML into a Config, every key checked, every key overridable."""
 
-import types
-import typing
-from dataclasses import asdict, fields, is_dataclass, replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import yaml
 
 from taser._names import hint
-from taser.attacks import fraction
+from taser._settings import from_mapping
 
 from ._config import Config
 
@@ -19,7 +19,7 @@ FOLDER = Path(str(files("taser") / "recipes"))
 
 def shipped_recipes() -> dict[str, str]:
     """The name of each recipe, and the comment in the first line of its file."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted(FOLDER.rglob("*.yaml")):
         name = path.relative_to(FOLDER).with_suffix("").as_posix()
         summary = path.read_text().splitlines()[0].lstrip("# ")
@@ -36,7 +36,7 @@ def find_recipe(name: Path | str) -> Path:
     return path
 
 
-def read_recipe(name: Path | str, overrides: typing.Sequence[str] = ()) -> Config:
+def read_recipe(name: Path | str, overrides: Sequence[str] = ()) -> Config:
     """The Config of a YAML file or a shipped recipe, with overrides "regulariser.weight=0.3".
 
     A recipe may begin with `extends:` and another recipe, whose keys it then changes. A file with
@@ -100,119 +100,40 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**base, **changes, **{s: {**base[s], **changes[s]} for s in both}}
 
 
-def config_from(content: object, source: str = "the configuration") -> Config:
-    """A Config from nested dictionaries; unknown keys and wrong types are refused."""
-    config: Config = _build(Config, content, "", source)
-    return config
+def config_from(content: Mapping[str, Any], source: str = "the configuration") -> Config:
+    """A Config from nested dictionaries; unknown keys and wrong values are refused."""
+    return from_mapping(
+        Config, {name: {} if keys is None else keys for name, keys in content.items()}, source
+    )
 
 
-def override(config: Config, assignments: typing.Sequence[str]) -> Config:
+def override(config: Config, assignments: Sequence[str]) -> Config:
     """The config with "section.key=value" applied, the value read as YAML.
 
     >>> override(Config(), ["loop.epochs=3", "objective.epsilon=4/255"]).loop.epochs
     3
     """
+    content = asdict(config)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        if not equals:
+        *above, key = name.strip().split(".")
+        if not equals or not key:
             raise ValueError(f"an override is section.key=value; got {assignment!r}")
-        section, dot, key = name.strip().partition(".")
-        if not dot:
-            raise ValueError(f"an override is section.key=value; got {assignment!r}{_where(name)}")
-        part = getattr(config, _known(section, Config, "", "the command line"))
-        key, _, inner = key.partition(".")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ValueError(f"the value in {assignment} is not YAML: {error}") from None
-        if inner:  # a free option: model.options.depth=28
-            options = getattr(part, _known(key, type(part), section, "the command line"))
-            if not isinstance(options, dict):
-                raise ValueError(f"{section}.{key} has no keys of its own; got {assignment!r}")
-            value = {**options, inner: value}
-        changed = _build(type(part), {key: value}, section, "the command line", base=part)
-        config = replace(config, **{section: changed})
-    return config
+        part = content
+        for number, section in enumerate(above, 1):
+            part = part.setdefault(section, {})
+            if not isinstance(part, dict):
+                path = ".".join(above[:number])
+                raise ValueError(f"{path} has no keys of its own; got {assignment!r}")
+        part[key] = value
+    return from_mapping(Config, content, "the command line")
 
 
 def to_yaml(config: Config) -> str:
     """The whole configuration, as a recipe that gives it again."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(entry) for key, entry in value.items()}
-        return list(value) if isinstance(value, tuple) else value
-
-    return yaml.safe_dump(plain(asdict(config)), sort_keys=False, allow_unicode=True)
-
-
-def _build(kind: type, content: object, where: str, source: str, base: Any = None) -> Any:
-    if not isinstance(content, dict):
-        raise ValueError(f"{source}: {where or 'a recipe'} should hold keys; got {content!r}")
-    hints = typing.get_type_hints(kind)
-    values = {}
-    for key, value in content.items():
-        name = _known(str(key), kind, where, source)
-        place = f"{where}.{name}" if where else name
-        if is_dataclass(hints[name]):
-            values[name] = _build(hints[name], value or {}, place, source)
-        else:
-            values[name] = _typed(value, hints[name], place, source)
-    return kind(**values) if base is None else replace(base, **values)
-
-
-def _known(key: str, kind: Any, where: str, source: str) -> str:
-    names = [field.name for field in fields(kind)]
-    if key in names:
-        return key
-    raise ValueError(
-        f"{source}: there is no {f'{where}.' if where else ''}{key}"
-        f"{_where(key) or hint(key, names)}; the keys are {', '.join(names)}"
-    )
-
-
-def _where(key: str) -> str:
-    """Which sections have a key of that name, for those who forgot the section."""
-    homes = [
-        section.name
-        for section in fields(Config)
-        if key in {field.name for field in fields(typing.get_type_hints(Config)[section.name])}
-    ]
-    return f" ({' or '.join(f'{home}.{key}' for home in homes)}?)" if homes else ""
-
-
-def _typed(value: object, kind: Any, where: str, source: str) -> Any:
-    """The value as the annotated type, or an error that says what is wanted."""
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        choices = get_args(kind)
-        if value is None and type(None) in choices:
-            return None
-        inner = next(choice for choice in choices if choice is not type(None))
-        return _typed(value, inner, where, source)
-    if origin is Literal:
-        if value in get_args(kind):
-            return value
-        raise ValueError(
-            f"{source}: {where} should be one of {', '.join(map(str, get_args(kind)))}; "
-            f"got {value!r}{hint(value, get_args(kind))}"
-        )
-    if origin is tuple and isinstance(value, list | tuple):
-        if get_args(kind)[-1] is not Ellipsis and len(value) != len(get_args(kind)):
-            raise ValueError(f"{source}: {where} should be {len(get_args(kind))} numbers")
-        return tuple(_typed(entry, get_args(kind)[0], where, source) for entry in value)
-    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            return fraction(value)
-        except ValueError as error:
-            raise ValueError(f"{source}: {where}: {error}") from None
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if kind in (bool, str) and isinstance(value, kind):
-        return value
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise ValueError(f"{source}: {where} should hold keys; got {value!r}")
-        return value
-    wanted = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-    raise ValueError(f"{source}: {where} should be {wanted.get(kind, 'a list')}; got {value!r}")
+    lists = json.loads(json.dumps(asdict(config)))  # for tuples
+    return yaml.safe_dump(lists, sort_keys=False, allow_unicode=True)
