@@ -42,7 +42,7 @@ def test_a_score_is_fitted_checked_and_cached(tmp_path: Path) -> None:
     assert (tmp_path / "check" / "report.html").exists()
     said = run("score", "cache", model, "--out", tmp_path / "scores")
     assert "1,295 examples" in said
-    assert "differ from scores asked again" in said
+    assert "cached scores differ from recomputed ones by" in said
     assert (tmp_path / "scores" / "manifest.json").exists()
 
 

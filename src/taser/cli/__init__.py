@@ -7,10 +7,10 @@ import typer
 
 from . import _study_commands as study
 from ._data_commands import app as data_app
-from ._data_commands import app_score as score_app
 from ._doctor import doctor
 from ._evaluate_commands import audit, compare, evaluate, shift
 from ._options import Jobs, Out, PlainErrors, show, with_json
+from ._score_commands import app as score_app
 from ._study_commands import app as study_app
 from ._train_commands import finetune, recipes, train
 
