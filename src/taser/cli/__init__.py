@@ -72,7 +72,7 @@ def demo(
         paper=False,
     )  # fmt: skip
     typer.echo(report.tables(rows)[0].markdown())
-    show(page, [*lines, words.NEXT])
+    show(page, [*lines, words.NEXT], "rows.json")
 
 
 @app.command()
@@ -88,4 +88,4 @@ def report(
 
     if not (folder / "runs").is_dir():
         raise ValueError(f"there is no study in {folder}: make one with `taser study table`")
-    show(*study.report_on(Queue(folder / "runs"), folder))
+    show(*study.report_on(Queue(folder / "runs"), folder), "rows.json")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ._options import Root, answer, progress_bar, wanted, with_json
+from ._options import Root, json_wanted, print_json, progress_bar, with_json
 
 app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
 
@@ -28,8 +28,8 @@ def list_(root: Root = None) -> None:
         }
         for spec in DATASETS
     ]
-    if wanted():
-        answer(rows)
+    if json_wanted():
+        print_json(rows)
         return
     for row in rows:
         state = "ready" if row["ready"] else "fetch"
@@ -79,8 +79,8 @@ def info(
     from taser.data import load
 
     dataset = load(name, root=root, target=target, size=size)
-    if wanted():
-        answer({
+    if json_wanted():
+        print_json({
             "name": dataset.name,
             "task": dataset.task,
             "input_shape": dataset.input_shape,

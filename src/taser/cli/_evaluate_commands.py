@@ -6,26 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._options import (
-    VERDICT,
+from ._model_and_data import (
     Data,
     Epsilon,
     Model,
     Norm,
     Options,
-    Out,
-    Root,
-    Seed,
-    Target,
-    Threads,
     Weights,
-    examples_of,
-    progress_bar,
-    show,
-    subject,
+    draw_examples,
+    load_model_and_data,
     threat_for,
-    with_json,
 )
+from ._options import VERDICT, Out, Root, Seed, Target, Threads, progress_bar, show, with_json
 
 if TYPE_CHECKING:
     from taser.attacks import Threat
@@ -79,7 +71,7 @@ def evaluate(
     from taser.evaluation._record import answers
     from taser.report import _evaluation_report as report
 
-    dataset, network = subject(model, weights, data, option, root, threads, target)
+    dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
     threat = threat_for(dataset, norm, epsilon, unbounded=unbounded)
     x, y = dataset.test.x, dataset.test.y
     out = out or Path("out/evaluate") / folder_name(model, weights, dataset.name, threat)
@@ -103,7 +95,7 @@ def evaluate(
     assert result.attacked is not None
     said = answers(network, result.attacked, batch)
     page = report.write(result, title, out, x=x, answers=said, curve=drawn)
-    show(page, report.summary(result))
+    show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         typer.echo(f"less than the {at_least:g} % that --at-least asks for", err=True)
         raise typer.Exit(VERDICT)
@@ -160,9 +152,9 @@ def audit(
     from taser.evaluation import undefended
     from taser.report import _audit_report as report
 
-    dataset, network = subject(model, weights, data, option, root, threads, target)
+    dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
     threat = threat_for(dataset, norm, epsilon)
-    x, y = examples_of(dataset, examples)
+    x, y = draw_examples(dataset, examples)
     with progress_bar() as progress:
         other = None
         if surrogate:
@@ -229,8 +221,8 @@ def shift(
     from taser.evaluation._out_of_distribution import perturbed, resized
     from taser.report import _shift_report as report
 
-    dataset, network = subject(model, weights, data, option, root, threads)
-    x, y = (part.to(default_device()) for part in examples_of(dataset, examples))
+    dataset, network = load_model_and_data(model, weights, data, option, root, threads)
+    x, y = (part.to(default_device()) for part in draw_examples(dataset, examples))
     threat = threat_for(dataset, norm, epsilon)
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
@@ -238,7 +230,7 @@ def shift(
         inside, rest, labels = x[::2], x[1::2], y[1::2]
         outside = perturbed(network, rest, labels, threat, severity=severity, seed=seed)
         for name in other or []:
-            images = examples_of(load(name, root=root), len(rest))[0]
+            images = draw_examples(load(name, root=root), len(rest))[0]
             outside[name] = resized(images, dataset.input_shape)
         detection = out_of_distribution(
             network, _score(dataset, score).to(x.device), inside, outside,
