@@ -17,7 +17,7 @@ from torch import nn
 
 import taser
 from taser.attacks import RestartedPGD, Threat
-from taser.evaluation._audit_target import undefended
+from taser.evaluation import undefended
 from taser.objectives import Standard, teacher_kl
 from taser.regularisers import Taser
 

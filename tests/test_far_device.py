@@ -17,7 +17,7 @@ from taser.cli import app
 from taser.compare import ComparisonConfig
 from taser.compare._comparison import run_job
 from taser.compare._comparison_config import METHODS
-from taser.evaluation._audit import audit
+from taser.evaluation import audit
 from taser.training import read_recipe, train
 
 THREAT = Threat("linf", 0.3)  # few stand for long

@@ -8,8 +8,7 @@ from torch import nn
 
 import taser
 from taser import attacks, data, objectives, probes, regularisers, scores
-from taser.evaluation._audit import audit
-from taser.evaluation._audit_target import undefended
+from taser.evaluation import audit, undefended
 from taser.training import read_recipe
 
 X, Y = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10

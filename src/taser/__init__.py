@@ -26,8 +26,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SharedPass", "SteinPenalty", "Threat", "attacks", "audit", "compare", "data", "evaluate",
-    "evaluation", "models", "objectives", "probes", "regularisers", "report", "scores", "stein", "stein_residual",
-    "training",
+    "evaluation", "models", "objectives", "probes", "regularisers", "report", "scores",
+    "stein", "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {

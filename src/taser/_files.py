@@ -43,6 +43,6 @@ def add_shape(digest: Any, kind: str, shape: Sequence[int]) -> None:
 
 
 def add_array(digest: Any, array: np.ndarray) -> None:
-    """Add the numbers, little-endian, so that the hash says nothing of the processor."""
+    """Add the numbers, little-endian, so that the hash is the same on every processor."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     digest.update(array.reshape(-1).view(np.uint8).data)

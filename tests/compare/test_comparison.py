@@ -36,7 +36,7 @@ from taser.report._comparison_tables import (
     search_table,
     seed_table,
 )
-from taser.report._page import Table, latex
+from taser.report._page import Table
 from taser.training import read_recipe, to_yaml
 
 
@@ -123,7 +123,7 @@ def test_only_what_the_interval_supports_is_bold() -> None:
     assert "**+20.0" in found.rows[1][5]
     same = main_table(rows([run("off", 40), run("taser", 41)], ["clean", "autoattack"]))
     assert "**" not in same.rows[1][5]
-    assert r"\textbf{+20.0" in latex(found)
+    assert r"\textbf{+20.0" in found.latex()
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_small_comparison_from_training_to_report(tmp_path: Path) -> None:
     }  # fmt: skip
     (audit,) = (run.diagnostics["audit"] for run in results.runs if "audit" in run.diagnostics)
     assert audit["n"] >= 30  # of ten too few are right, so more are asked
-    assert audit["asked"] > 10
+    assert audit["given"] > 10
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 7
 
 
@@ -349,7 +349,7 @@ def test_an_interval_knows_that_seeds_answer_the_same_examples() -> None:
 
 
 def test_latex_escapes_what_it_would_read_as_its_own() -> None:
-    text = latex(Table(["method", "variant"], [["t_t & 50 %", "taser λ=0.1 ‖∇m‖² **+1 {a}**"]]))
+    text = Table(["method", "variant"], [["t_t & 50 %", "taser λ=0.1 ‖∇m‖² **+1 {a}**"]]).latex()
     assert r"t\_t \& 50 \%" in text
     assert r"$\lambda$=0.1 $\|$$\nabla$m$\|$$^2$ \textbf{+1 \{a\}}" in text
 

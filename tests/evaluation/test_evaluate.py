@@ -32,9 +32,8 @@ from taser.attacks import (
     Transfer,
     margin,
 )
-from taser.evaluation import Evaluation, RaySearch, compare
+from taser.evaluation import Evaluation, RaySearch, audit, compare
 from taser.evaluation._attack_loop import Batch, OtherRun, Store
-from taser.evaluation._audit import audit
 from taser.evaluation._curve import accuracy_curve
 from taser.evaluation._model_checks import prepare
 from taser.evaluation._record import device_of

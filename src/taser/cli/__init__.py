@@ -6,10 +6,10 @@ import typer
 
 from ._compare_commands import compare, demo
 from ._data_commands import app as data_app
-from ._data_commands import app_score as score_app
 from ._doctor import doctor
 from ._evaluate_commands import audit, evaluate, shift
 from ._options import PlainErrors
+from ._score_commands import app as score_app
 from ._train_commands import finetune, recipes, train
 
 app = typer.Typer(

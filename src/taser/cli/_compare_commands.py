@@ -85,7 +85,7 @@ def _report(results: "Results", out: Path, title: str | None = None) -> None:
     for table in (*accuracy_tables(results), audit_table(results)):
         if table is not None:
             typer.echo(table.markdown())
-    show(page, [])
+    show(page, [], "figures.json")
 
 
 def _on_folder(

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from ._options import ERROR, Root, answer, wanted, with_json
+from ._options import ERROR, Root, json_wanted, print_json, with_json
 
 EXTRAS = {
     "diffusers": "reads diffusion models as scores",
@@ -113,8 +113,8 @@ def doctor(root: Root = None) -> None:
     Example: taser doctor --json
     """
     found = examine(root)
-    if wanted():
-        answer(found)
+    if json_wanted():
+        print_json(found)
     else:
         typer.echo("\n".join(_lines(found)))
     if not found["ok"]:

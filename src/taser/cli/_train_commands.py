@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._options import Threads, answer, progress_bar, wanted, with_json
+from ._options import Threads, json_wanted, print_json, progress_bar, with_json
 
 if TYPE_CHECKING:
     from taser.training import Config, Result
@@ -77,8 +77,8 @@ def recipes() -> None:
     from taser.training._recipes import shipped_recipes
 
     listed = shipped_recipes()
-    if wanted():
-        answer(listed)
+    if json_wanted():
+        print_json(listed)
         return
     wide = max(map(len, listed))
     above = ""

@@ -13,7 +13,7 @@ from taser._tensors import default_device
 from taser.attacks import Threat
 from taser.attacks._pgd import outputs_and_gradient
 from taser.data import Split
-from taser.evaluation import TooFewRight, accuracy_curve, audit, evaluate, shift, subset
+from taser.evaluation import TooFewCorrect, accuracy_curve, audit, evaluate, shift, subset
 from taser.evaluation._corruptions import CORRUPTIONS
 from taser.evaluation._record import device_of
 from taser.probes import Logit, Margin, Probed
@@ -201,6 +201,6 @@ def short_audit(
             restarts=2, queries=200, progress=progress,
         ).numbers()  # fmt: skip
     except ValueError as error:
-        if isinstance(error, TooFewRight) and n < len(test):
+        if isinstance(error, TooFewCorrect) and n < len(test):
             return short_audit(model, test, threat, 2 * n, surrogate, progress)
         return {"verdict": f"not audited: {error}", "checks": [], "n": 0}

@@ -9,6 +9,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import isqrt
@@ -103,13 +104,22 @@ def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examp
     )
 
 
+DAMAGE = (OSError, EOFError, SyntaxError, ValueError, TypeError, OverflowError, zlib.error)
+
+
+@contextmanager
+def _decoding(what: str) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
+        raise FetchError(f"{what} is truncated or damaged: {error}") from error
+
+
 def decode_idx(content: bytes) -> np.ndarray:
     """An IDX file of bytes, gzipped or not, as an array."""
     if content[:2] == b"\x1f\x8b":
-        try:
+        with _decoding("a gzipped IDX file"):
             content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FetchError(f"a gzipped IDX file is truncated or damaged: {error}") from error
     # Two zero bytes, the type of the entries (8: unsigned bytes), the number of dimensions.
     if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise FetchError(f"wanted an IDX file of bytes; got a file that begins {content[:4]!r}")
@@ -143,11 +153,11 @@ IDX = Layout(
 
 def decode_rows(content: bytes) -> np.ndarray:
     """A PNG of N rows, each the pixels of a square RGB image in reading order: (N, 3, H, H)."""
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
-            pixels = np.asarray(png)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise FetchError(f"a PNG of images is truncated or damaged: {error}") from error
+    with (
+        _decoding("a PNG of images"),
+        Image.open(io.BytesIO(content), formats=["PNG"]) as png,
+    ):
+        pixels = np.asarray(png)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or isqrt(pixels.shape[1]) ** 2 != pixels.shape[1]:
         raise FetchError(
             "wanted an RGB picture whose width is a square number, one image a row; got an array "
@@ -157,19 +167,10 @@ def decode_rows(content: bytes) -> np.ndarray:
     return pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
 
 
-def decode_labels(content: bytes) -> np.ndarray:
-    """A JSON list of class numbers: (N,)."""
-    try:
-        return np.array(json.loads(content), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise FetchError(f"a list of labels is truncated or damaged: {error}") from error
-
-
 def _decode_image_rows(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train_x, test_x = (
-        np.concatenate([decode_rows(content) for content in group]) for group in groups[:2]
-    )
-    train_y, test_y = (decode_labels(group[0]) for group in groups[2:])
+    train_x, test_x = (np.concatenate([*map(decode_rows, group)]) for group in groups[:2])
+    with _decoding("a list of labels"):
+        train_y, test_y = (np.array(json.loads(group[0]), dtype=np.uint8) for group in groups[2:])
     if len(train_x) != len(train_y) or len(test_x) != len(test_y):
         raise FetchError(
             f"{len(train_x)} and {len(test_x)} images, but {len(train_y)} and {len(test_y)} labels"
@@ -236,7 +237,7 @@ def unpickle_batch(content: bytes) -> Examples:
 
 
 def _decode_cifar_batches(train: list[bytes], test: list[bytes]) -> tuple[Examples, Examples]:
-    return concatenate([unpickle_batch(batch) for batch in train]), unpickle_batch(test[0])
+    return concatenate([*map(unpickle_batch, train)]), unpickle_batch(test[0])
 
 
 CIFAR_BATCHES = Layout(
@@ -267,7 +268,7 @@ def _pixels(encoded: bytes) -> np.ndarray:
 
 
 def _decode_parquet_images(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train, test = (concatenate([decode_parquet(content) for content in group]) for group in groups)
+    train, test = (concatenate([*map(decode_parquet, group)]) for group in groups)
     return train, test
 
 

@@ -173,8 +173,8 @@ class Batches:
         return order.tensor_split([k * self.batch_size for k in range(1, len(self))])
 
     def _batch(self, index: Tensor) -> Batch:
-        there = index.to(self.y.device)
-        x, y = self._rows(there), self.y[there]
+        rows = index.to(self.y.device)
+        x, y = self._rows(rows), self.y[rows]
         s = self._scores(index, x)
         if self.augment is not None:
             x, s = self.augment(x, s, generator=self._generator(1 + self.position))
@@ -208,7 +208,7 @@ class Batches:
                     f"the saved state is of batches with {name}={state.get(name)}; here it is "
                     f"{here}, which would give other batches"
                 )
-        self.drop_last = bool(state["drop_last"])  # training did; such a run goes on as it began
+        self.drop_last = bool(state["drop_last"])  # older runs, which dropped it, go on without it
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
 
     def _identity(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The cache of fetched data sets: one folder each, verified, and whole or not there."""
+"""The cache of fetched data sets: one folder each, complete and verified."""
 
 import errno
 import json
@@ -123,8 +123,8 @@ def fetch(
     if not isinstance(spec, Downloadable):
         return None
     folder = cache_root(root)
-    if there := cached(spec.name, root=folder):
-        return there
+    if manifest := cached(spec.name, root=folder):
+        return manifest
     with _full_disk_explained(spec, folder), FileLock(folder / f".{spec.name}.lock"):
         # Another process may have fetched it while this one waited.
         return cached(spec.name, root=folder) or _fetch(spec, folder, source, progress)
@@ -137,7 +137,7 @@ def _fetch(
         shutil.rmtree(left, ignore_errors=True)
     failures = ""
     for way in _sources(spec, source):
-        said = str(way) if isinstance(way, Path) else way.name
+        label = str(way) if isinstance(way, Path) else way.name
         work = Path(tempfile.mkdtemp(prefix=f".{spec.name}.work-", dir=folder))
         try:
             # Before a long download rather than after it: archive, client's copy and result.
@@ -146,12 +146,12 @@ def _fetch(
             path = way if isinstance(way, Path) else way.download(work, progress)
             arrays = _decode(spec, path, progress)
             progress(0, spec.bytes, f"writing {spec.name}")
-            manifest = _store(work / "whole", spec, said, arrays)
+            manifest = _store(work / "whole", spec, label, arrays)
             shutil.rmtree(folder / spec.name, ignore_errors=True)
             os.replace(work / "whole", folder / spec.name)
             return manifest
         except FetchError as error:
-            failures += f"\n  {said}: {error}"
+            failures += f"\n  {label}: {error}"
         finally:
             shutil.rmtree(work, ignore_errors=True)
     layouts = "".join(f"\n  {layout.what}" for layout in spec.layouts)
@@ -225,8 +225,8 @@ def _full_disk_explained(spec: Downloadable, folder: Path) -> Iterator[None]:
             raise
         raise OSError(
             error.errno,
-            f"the disk is too full to fetch {spec.name}: it takes about "
-            f"{3 * spec.bytes / 1e6:,.0f} MB while it works and {spec.bytes / 1e6:,.0f} MB "
+            f"the disk is too full to fetch {spec.name}: it needs about "
+            f"{3 * spec.bytes / 1e6:,.0f} MB during the download and {spec.bytes / 1e6:,.0f} MB "
             "afterwards. Nothing was kept. Make room, or set TASER_CACHE to another disk",
             str(folder),
         ) from error

@@ -38,8 +38,8 @@ class Split:
     stored: images (N, C, H, W), float32 in [0, 1] or bytes that stand for k/255; or vectors (N, d),
     float32. y: class numbers (N,), int64, or targets (N,), float32.
 
-    Bytes take a quarter of the memory: `x` is made of all of them when first asked for, `rows`
-    only of the rows that a batch needs.
+    Bytes take a quarter of the memory: `x` converts all of them at its first use, `rows`
+    only the rows that a batch needs.
 
     >>> import torch
     >>> split = Split(torch.rand(5, 1, 8, 8), torch.arange(5))
@@ -218,7 +218,7 @@ class Dataset:
             if split.shape != self.input_shape:
                 raise ValueError(
                     f"the {part} inputs of {self.name} have shape {split.shape}, "
-                    f"the training inputs {self.input_shape}: they should be alike"
+                    f"the training inputs {self.input_shape}: they should be the same"
                 )
             self._check_targets(part, split.y)
 

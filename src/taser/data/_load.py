@@ -41,7 +41,7 @@ def load(
         sizes and checksums.
     validation, test, seed
         The shares that are held out where the source has no such part: the test part first, if
-        at all, then the validation part of what is left for training; of each class alike.
+        at all, then the validation part of what is left for training; the same share of each class.
     size
         For a folder: (H, W) or one number to resize images to.
     target, ignore, task
@@ -113,9 +113,9 @@ def _split(
     kept = np.arange(len(raw.train))
     splits: dict[str, Split] = {}
     wanted = (("test", raw.test, test), ("validation", raw.validation, validation))
-    for number, (part, given, fraction) in enumerate(wanted):
-        if given is not None:
-            splits[part] = _tensors(given, np.arange(len(given)), stratified)
+    for number, (part, own, fraction) in enumerate(wanted):
+        if own is not None:
+            splits[part] = _tensors(own, np.arange(len(own)), stratified)
             continue
         labels = raw.train.y[kept] if stratified else None
         held = hold_out(len(kept), fraction, seed=(seed, number), labels=labels)

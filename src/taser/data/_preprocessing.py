@@ -85,9 +85,9 @@ class Preprocessing:
         numbered = {str(number): number for number in range(len(names))}
         known = {name: number for number, name in enumerate(names)}
         known = known if set(dataset.classes) <= known.keys() else numbered
-        if strange := [name for name in dataset.classes if name not in known]:
+        if unknown := [name for name in dataset.classes if name not in known]:
             raise ValueError(
-                f"{dataset.name} has a class {strange[0]!r}, and the model was trained on others: "
+                f"{dataset.name} has a class {unknown[0]!r}, and the model was trained on others: "
                 f"{', '.join(names)}"
             )
         number = torch.tensor([known[name] for name in dataset.classes])

@@ -50,10 +50,10 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Raw
     files = {part: _images_by_class(root) for part, root in roots.items()}
     classes = tuple(files["train"])
     for part, by_class in files.items():
-        if strange := sorted(set(by_class) - set(classes)):
+        if unknown := sorted(set(by_class) - set(classes)):
             raise ValueError(
                 f"{roots[part]} has folders of classes that {roots['train']} lacks: "
-                f"{', '.join(strange)}"
+                f"{', '.join(unknown)}"
             )
     every = [file for by_class in files.values() for group in by_class.values() for file in group]
     grey, shape = _common_form(every, size)

@@ -132,10 +132,9 @@ def run_client(command: Sequence[str], work: Path, *, output: Path | None = None
     if done.returncode != 0:
         if b"ENOSPC" in done.stderr or b"No space left" in done.stderr:
             raise OSError(errno.ENOSPC, "No space left on device")
-        said = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-4:])
-        raise FetchError(
-            f"{' '.join(command[:2])} failed with status {done.returncode}: {said or 'no message'}"
-        )
+        message = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-4:])
+        failed = f"{' '.join(command[:2])} failed with status {done.returncode}"
+        raise FetchError(f"{failed}: {message or 'no message'}")
 
 
 def only_file(work: Path, pattern: str) -> Path:

@@ -44,10 +44,10 @@ def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple
     """
     classes = np.unique(labels[0])
     for part in labels[1:]:
-        strange = np.setdiff1d(part, classes)
-        if strange.size:
+        unknown = np.setdiff1d(part, classes)
+        if unknown.size:
             raise ValueError(
-                f"the training part has no example of {_listed(strange)}, which another part has"
+                f"the training part has no example of {_listed(unknown)}, which another part has"
             )
     if len(classes) < 2:
         raise ValueError(f"wanted at least two classes; every label is {_listed(classes)}")

@@ -83,11 +83,11 @@ def _state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} should hold a state dict; got {type(loaded).__name__}: {loaded!r:.80}"
         )
-    strange = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
-    if strange:
+    other = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
+    if other:
         raise ValueError(
             f"{path} should hold a state dict, bare or under {', '.join(WRAPPERS)}; "
-            f"these are no tensors: {_first(strange)}"
+            f"these are no tensors: {_first(other)}"
         )
     return dict(loaded)
 

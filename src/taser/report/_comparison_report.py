@@ -29,7 +29,7 @@ from ._comparison_tables import (
     sensitivity_table,
     unseen_tables,
 )
-from ._page import Block, Page, Picture, Table, latex, png
+from ._page import Block, Page, Picture, Table, png
 
 FRONTIER = (
     "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
@@ -68,7 +68,7 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
         assert isinstance(frontier[0], Picture)
         write_atomically(out / "frontier.png", frontier[0].image)
     write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in tables))
-    write_atomically(out / "table.tex", "\n".join(latex(table) for table in tables))
+    write_atomically(out / "table.tex", "\n".join(table.latex() for table in tables))
     write_atomically(out / "figures.json", results.figures())
     done = sum("result" in record for record in results.records)
     page = Page(
