@@ -45,7 +45,7 @@ def evaluate(
     ] = False,
     curve: Annotated[bool, typer.Option(help="Also draw accuracy against ε.")] = True,
     at_least: Annotated[
-        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent stand.")
+        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
     ] = None,
     batch: Annotated[
         int, typer.Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
@@ -68,7 +68,7 @@ def evaluate(
     from taser.data._splitting import subset
     from taser.evaluation import evaluate as run
     from taser.evaluation._curve import accuracy_curve
-    from taser.evaluation._record import answers
+    from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
     dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
@@ -93,11 +93,11 @@ def evaluate(
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
     assert result.attacked is not None
-    said = answers(network, result.attacked, batch)
-    page = report.write(result, title, out, x=x, answers=said, curve=drawn)
+    attacked = predictions(network, result.attacked, batch)
+    page = report.write(result, title, out, x=x, predictions=attacked, curve=drawn)
     show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
-        typer.echo(f"less than the {at_least:g} % that --at-least asks for", err=True)
+        typer.echo(f"less than --at-least {at_least:g} %", err=True)
         raise typer.Exit(VERDICT)
 
 
@@ -282,6 +282,4 @@ def compare(
         )
     typer.echo(report.comparison_table(found).markdown())
     typer.echo(report.differences_table(found).markdown())
-    show(
-        report.write_evaluation_comparison(found, out), report.summary_evaluation_comparison(found)
-    )
+    show(report.write_comparison(found, out), report.comparison_summary(found))

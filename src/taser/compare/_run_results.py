@@ -125,11 +125,11 @@ class RunResult:
         if measure == "clean":
             return first.clean
         if measure == "worst":
-            standing = first.standing.clone()
+            standing = first.robust.clone()
             for fewer in self.evaluations[1:]:
-                standing[torch.isin(first.index, fewer.index)] &= fewer.standing
+                standing[torch.isin(first.index, fewer.index)] &= fewer.robust
             return standing
-        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].standing
+        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].correct
 
     @property
     def average(self) -> float | None:

@@ -290,7 +290,7 @@ def _images(study: Finished) -> Figure | None:
         return None  # only the records were kept
     data = read_recipe(config).data
     record = first.evaluations[0]
-    broken = (record.clean & ~record.standing).nonzero()[:SHOWN, 0]
+    broken = (record.clean & ~record.robust).nonzero()[:SHOWN, 0]
     if data.name not in SHIPPED or len(broken) == 0:
         return None
     x = build_data(data).test.rows(record.index[broken])
