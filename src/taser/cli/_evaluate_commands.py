@@ -1,4 +1,4 @@
-"""`taser compare`: models side by side that were evaluated alike."""
+"""`taser evaluate`, `audit`, `shift` and `compare`."""
 
 import re
 from pathlib import Path
@@ -20,9 +20,14 @@ from ._model_and_data import (
 from ._options import VERDICT, Out, Root, Seed, Target, Threads, progress_bar, show, with_json
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from taser.attacks import Threat
+    from taser.data import Dataset
 
 CURVE = 200  # examples for the curve against ε
+SURROGATE = 10_000  # training examples for the audit's surrogate
+REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json
@@ -102,18 +107,10 @@ def evaluate(
 
 
 def folder_name(model: str, weights: Path | None, data: str, threat: "Threat") -> str:
-    """A folder for each question: out/evaluate/net.py_build-plain-digits-linf-0.1."""
-    parts = [
-        model,
-        *([weights.stem] if weights else []),
-        data,
-        threat.norm,
-        f"{threat.epsilon:.4g}",
-    ]
+    """A folder for each evaluation: out/evaluate/net.py_build-plain-digits-linf-0.1."""
+    own = [weights.stem] if weights else []
+    parts = [model, *own, data, threat.norm, f"{threat.epsilon:.4g}"]
     return re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
-
-
-ENOUGH = 10_000  # training examples for a surrogate
 
 
 @with_json
@@ -158,7 +155,7 @@ def audit(
     with progress_bar() as progress:
         other = None
         if surrogate:
-            train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
+            train, rows = dataset.train, subset(len(dataset.train), SURROGATE)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
             other = other.to(default_device())
@@ -171,14 +168,6 @@ def audit(
     show(page, report.summary(result))
     if result.verdict != "trust":
         raise typer.Exit(VERDICT)
-
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from taser.data import Dataset
-
-REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json
