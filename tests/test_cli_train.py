@@ -28,7 +28,7 @@ def test_recipes_are_listed() -> None:
 def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     said = run("train", "--recipe", "digits/pgd", "--taser", "--out", folder, *SMALL)
-    assert "best of 3 steps" in said
+    assert "best of 4 steps" in said
     assert "name: taser" in (folder / "config.yaml").read_text()
     quick = ("--epsilon", "0.1", "--n", "20", "--attacks", "fgsm", "--no-curve")
     said = run("evaluate", "--model", folder, *quick, "--out", tmp_path / "evaluated")
@@ -112,7 +112,7 @@ def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     said = run("train", "--recipe", "digits/mart-awp", "--dry-run", "--out", tmp_path / "x", *SMALL)
     assert "awp: true" in said
-    assert "parameters · 3 steps · about" in said
+    assert "parameters · 4 steps · about" in said
     assert not (tmp_path / "x").exists()
 
 
