@@ -20,7 +20,7 @@ from taser.training._result import read_data_config
 from ._comparison_config import best, job_name
 from ._diagnostics import audited, diagnose, plain_network
 from ._jobs import Progress, Queue
-from ._run_results import judged, stood
+from ._run_results import corruption_accuracy, judged
 
 FORM = ("at", "operator", "unit", "center", "timestep", "sigma")
 """What makes the penalty of one run another than that of its other seeds."""
@@ -122,7 +122,7 @@ def _closer(
     test, asked = dataset.test, job["evaluation"]
     threat = Threat(asked["norm"], asked["epsilon"], *test.box)
     found = diagnose(model, test, threat, _reference_score(config, dataset), progress)
-    corrupted = stood(model, test, asked["n"], progress)
+    corrupted = corruption_accuracy(model, test, asked["n"], progress)
     if corrupted is not None:
         found["corrupted"] = corrupted
     if job["audited"]:

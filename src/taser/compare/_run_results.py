@@ -43,7 +43,7 @@ def judged(
     ]  # fmt: skip
 
 
-def stood(
+def corruption_accuracy(
     model: nn.Module, test: Split, n: int, progress: Progress | None = None
 ) -> dict[str, Any] | None:
     """Right answers to n test pictures under every corruption and severity; as JSON.
@@ -67,7 +67,7 @@ def stood(
 
 
 def verdicts(found: dict[str, Any]) -> Tensor:
-    """(k, n) bool with as many right answers to each example as :func:`stood` counted."""
+    """(k, n) bool with as many right answers to each example as :func:`corruption_accuracy` counted."""
     return torch.arange(found["of"])[:, None] < torch.tensor(found["right"])
 
 
