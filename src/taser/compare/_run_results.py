@@ -67,7 +67,7 @@ def corruption_accuracy(
 
 
 def verdicts(found: dict[str, Any]) -> Tensor:
-    """(k, n) bool with as many right answers to each example as :func:`corruption_accuracy` counted."""
+    """(k, n) bool with as many right answers an example as :func:`corruption_accuracy` counts."""
     return torch.arange(found["of"])[:, None] < torch.tensor(found["right"])
 
 

@@ -1,6 +1,5 @@
 """Reports of one evaluation, and of several models side by side."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -231,14 +230,12 @@ def write_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
             for (first, second), found in differences(evaluations).items()
         ],
     }
-    write_atomically(out / "results.json", json.dumps(numbers, indent=1) + "\n")
-    write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in both))
     threat = next(iter(evaluations.values())).threat
     page = Page(
         f"Models side by side, {threat}", comparison_summary(evaluations),
         [("Accuracy", both[:1]), ("Pairs", both[1:])], "taser compare",
     )  # fmt: skip
-    return page.write(out / "report.html")
+    return page.write_report(out, numbers)
 
 
 def _cell(interval: Interval, best: bool) -> str:
