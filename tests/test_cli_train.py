@@ -8,7 +8,7 @@ import pytest
 
 from taser.compare import ComparisonConfig
 from taser.data import load
-from taser.evaluation._record import answers
+from taser.evaluation._record import predictions
 from taser.training import load_trained, read_recipe
 from taser.training._log import read_log
 from test_cli import app, run, runner
@@ -74,7 +74,7 @@ def test_classes_of_other_data_are_those_that_the_run_was_trained_on(tmp_path: P
     asked = ["evaluate", "--model", tmp_path / "run", *quick, "--out", tmp_path / "found", "--data"]
     found = runner.invoke(app, [*map(str, asked), str(tmp_path / "no4.npz")])
     model = load_trained(tmp_path / "run")
-    right = (answers(model, test.x[kept]) == test.y[kept]).float().mean()
+    right = (predictions(model, test.x[kept]) == test.y[kept]).float().mean()
     assert json.loads(found.stdout)["clean_accuracy"] == pytest.approx(float(right))
     assert right > 0.6
     strange = run(*asked[:-1], "--data", tmp_path / "names.npz", code=1)

@@ -101,10 +101,15 @@ def test_kept_records_of_the_repository_are_read() -> None:
 
 
 def test_a_folder_of_an_older_version_is_read(finished: Path, tmp_path: Path) -> None:
-    """Whose results had other names for two of their keys."""
+    """Whose results had other names for three of their keys."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.glob("runs/*/result.json"):
-        text = path.read_text().replace('"diagnostics"', '"closer"')
+        text = (
+            path.read_text()
+            .replace('"diagnostics"', '"closer"')
+            .replace('"format": 2', '"format": 1')
+        )
+        text = text.replace('"correct"', '"standing"')
         path.write_text(text.replace('"evaluations"', '"records"'))
     assert read_results(tmp_path).figures() == read_results(finished).figures()
 
@@ -116,7 +121,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(finished: Path, tmp_path: 
         read_results(ROOT / "results" / "toy1d")
     shutil.copytree(finished, tmp_path / "strange")
     path = tmp_path / "strange" / "runs" / FIRST / "result.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 0'))
+    path.write_text(path.read_text().replace('"format": 2', '"format": 0'))
     with pytest.raises(ValueError, match="evaluated by another version of taser"):
         read_results(tmp_path / "strange")
 

@@ -22,15 +22,8 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(score_app, name="score")
-app.command()(demo)
-app.command()(train)
-app.command()(finetune)
-app.command()(recipes)
-app.command()(evaluate)
-app.command()(audit)
-app.command()(shift)
-app.command()(compare)
-app.command()(doctor)
+for command in (demo, train, finetune, recipes, evaluate, audit, shift, compare, doctor):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -128,9 +128,7 @@ def _side_by_side(folders: Sequence[Path], out: Path) -> None:
         found[name] = Evaluation.from_json(path.read_text())
     typer.echo(report.comparison_table(found).markdown())
     typer.echo(report.differences_table(found).markdown())
-    show(
-        report.write_evaluation_comparison(found, out), report.summary_evaluation_comparison(found)
-    )
+    show(report.write_comparison(found, out), report.comparison_summary(found))
 
 
 @with_json

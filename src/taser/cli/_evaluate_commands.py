@@ -20,9 +20,14 @@ from ._model_and_data import (
 from ._options import VERDICT, Out, Root, Seed, Target, Threads, progress_bar, show, with_json
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from taser.attacks import Threat
+    from taser.data import Dataset
 
 CURVE = 200  # examples for the curve against ε
+SURROGATE = 10_000  # training examples for the audit's surrogate
+REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json
@@ -45,7 +50,7 @@ def evaluate(
     ] = False,
     curve: Annotated[bool, typer.Option(help="Also draw accuracy against ε.")] = True,
     at_least: Annotated[
-        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent stand.")
+        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
     ] = None,
     batch: Annotated[
         int, typer.Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
@@ -68,7 +73,7 @@ def evaluate(
     from taser.data._splitting import subset
     from taser.evaluation import evaluate as run
     from taser.evaluation._curve import accuracy_curve
-    from taser.evaluation._record import answers
+    from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
     dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
@@ -93,27 +98,19 @@ def evaluate(
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
     assert result.attacked is not None
-    said = answers(network, result.attacked, batch)
-    page = report.write(result, title, out, x=x, answers=said, curve=drawn)
+    attacked = predictions(network, result.attacked, batch)
+    page = report.write(result, title, out, x=x, predictions=attacked, curve=drawn)
     show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
-        typer.echo(f"less than the {at_least:g} % that --at-least asks for", err=True)
+        typer.echo(f"less than --at-least {at_least:g} %", err=True)
         raise typer.Exit(VERDICT)
 
 
 def folder_name(model: str, weights: Path | None, data: str, threat: "Threat") -> str:
-    """A folder for each question: out/evaluate/net.py_build-plain-digits-linf-0.1."""
-    parts = [
-        model,
-        *([weights.stem] if weights else []),
-        data,
-        threat.norm,
-        f"{threat.epsilon:.4g}",
-    ]
+    """A folder for each evaluation: out/evaluate/net.py_build-plain-digits-linf-0.1."""
+    own = [weights.stem] if weights else []
+    parts = [model, *own, data, threat.norm, f"{threat.epsilon:.4g}"]
     return re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
-
-
-ENOUGH = 10_000  # training examples for a surrogate
 
 
 @with_json
@@ -158,7 +155,7 @@ def audit(
     with progress_bar() as progress:
         other = None
         if surrogate:
-            train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
+            train, rows = dataset.train, subset(len(dataset.train), SURROGATE)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
             other = other.to(default_device())
@@ -171,14 +168,6 @@ def audit(
     show(page, report.summary(result))
     if result.verdict != "trust":
         raise typer.Exit(VERDICT)
-
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from taser.data import Dataset
-
-REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json

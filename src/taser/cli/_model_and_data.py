@@ -85,12 +85,12 @@ def _data_for_run(run: Path, data: str | None, root: Path | None, target: str | 
     """The run's own data in its own splits, or other data with the run's preprocessing."""
     from taser.data import load
     from taser.data._preprocessing import Preprocessing
-    from taser.training import read_recipe
     from taser.training._build import load_data
     from taser.training._config import DataConfig
+    from taser.training._result import read_data_config
 
-    recipe, record = run / "config.yaml", run / "data.json"
-    config = read_recipe(recipe).data if recipe.is_file() else DataConfig()
+    record = run / "data.json"
+    config = read_data_config(run) if (run / "config.yaml").is_file() else DataConfig()
 
     def own_data() -> "Dataset":
         return load_data(replace(config, target=target or config.target), root)

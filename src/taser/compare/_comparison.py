@@ -15,6 +15,7 @@ from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
 from taser.training._build import build_data, build_score
 from taser.training._config import RegulariserConfig
+from taser.training._result import read_data_config
 
 from ._comparison_config import ComparisonConfig, Job, best, read_comparison
 from ._diagnostics import diagnose, evaluate_run
@@ -107,7 +108,7 @@ def _evaluate_again(
     home = queue.folder / job["judged"] / "run"
     if not (home / "best.safetensors").exists():
         raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
-    test = build_data(read_recipe(home / "config.yaml").data).test
+    test = build_data(read_data_config(home)).test
     model = load_trained(home).to(default_device())
     evaluations = evaluate_run(model, folder, test, job["evaluation"], progress)
     return {"judged": job["judged"], "evaluations": evaluations}

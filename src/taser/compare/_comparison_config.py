@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
 from taser.attacks import Threat
+from taser.attacks._named import NAMES
 from taser.attacks._threat import shown
-from taser.evaluation._attack_loop import NAMES
 from taser.training import read_recipe
 from taser.training._recipes import FOLDER, find_recipe
 

@@ -20,7 +20,8 @@ Record = dict[str, Any]
 "diagnostics", "validation" and "training"."""
 
 FILE = "records.jsonl.xz"
-FORMER = {"records": "evaluations", "closer": "diagnostics"}  # names in older results
+FORMER = {"records": "evaluations", "closer": "diagnostics", "standing": "correct"}
+"""Names in the results of older versions, and those of today."""
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -40,7 +41,7 @@ def read_records(folder: Path) -> list[Record]:
         for evaluation in record.get("evaluations", []):
             evaluation["clean"] = _bits(evaluation["clean"])
             for attack in evaluation["attacks"].values():
-                attack["standing"] = _bits(attack.pop("correct"))
+                attack["correct"] = _bits(attack["correct"])
     return records
 
 
@@ -66,10 +67,8 @@ def read_evaluation(evaluation: dict[str, Any]) -> Evaluation:
 
 
 def _compact(evaluation: dict[str, Any]) -> dict[str, Any]:
-    attacks = {}
-    for name, attack in evaluation["attacks"].items():
-        correct = {"correct": _text(attack["standing"])}
-        attacks[name] = {**{k: v for k, v in attack.items() if k != "standing"}, **correct}
+    attacks = {name: {**attack, "correct": _text(attack["correct"])}
+               for name, attack in evaluation["attacks"].items()}  # fmt: skip
     return {**evaluation, "attacks": attacks, "clean": _text(evaluation["clean"])}
 
 
@@ -89,8 +88,10 @@ def _read_run(queue: Queue, name: str) -> Record:
         for parent in (queue.folder, queue.folder.parent):  # weights of other runs
             text = text.replace(f"{parent}/", "")
         record["config"] = yaml.safe_load(text)
-    result = {FORMER.get(key, key): value for key, value in (queue.result(name) or {}).items()}
-    if result:
+    if result := _renamed(queue.result(name) or {}):
+        for evaluation in result.get("evaluations", []):
+            attacks = evaluation["attacks"].items()
+            evaluation["attacks"] = {attack: _renamed(found) for attack, found in attacks}
         for key in ("evaluations", "diagnostics"):
             if key in result:
                 record[key] = result.pop(key)
@@ -100,6 +101,10 @@ def _read_run(queue: Queue, name: str) -> Record:
         record["validation"] = [_without_kind(line) for line in log if line["kind"] != "train"]
         record["training"] = _columns([_without_kind(x) for x in log if x["kind"] == "train"])
     return record
+
+
+def _renamed(content: dict[str, Any]) -> dict[str, Any]:
+    return {FORMER.get(key, key): value for key, value in content.items()}
 
 
 def _without_kind(line: dict[str, Any]) -> dict[str, Any]:

@@ -66,11 +66,11 @@ class RunResult:
         if measure == "clean":
             return first.clean
         if measure == "worst":
-            correct = first.standing.clone()
+            correct = first.robust.clone()
             for fewer in self.evaluations[1:]:
-                correct[torch.isin(first.index, fewer.index)] &= fewer.standing
+                correct[torch.isin(first.index, fewer.index)] &= fewer.robust
             return correct
-        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].standing
+        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].correct
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,19 @@
-"""Models side by side on the same examples; a best one is named only where the data name it."""
+"""Compare models on the same examples: paired intervals and tests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+import torch
 from torch import Tensor
 
 from ._record import Evaluation
-from ._statistics import Interval, accuracy_interval, difference_interval, mcnemar
-
-LEVEL = 0.95
+from ._statistics import LEVEL, Interval, accuracy_interval, difference_interval, mcnemar
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One model's accuracy in one column; best: ahead of every other model beyond doubt."""
+    """One model's accuracy in one column; best: significantly above every other model."""
 
     accuracy: Interval
     best: bool
@@ -50,28 +49,28 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     """
     _check_same(evaluations)
     first = next(iter(evaluations.values()))
-    shared = _in_common(evaluations)
+    shared = _shared_attacks(evaluations)
     columns: dict[str, Callable[[Evaluation], Tensor]] = {"clean": lambda e: e.clean}
     for attack in shared:
-        columns[attack] = lambda e, attack=attack: e.attacks[attack].standing  # type: ignore[misc]
+        columns[attack] = lambda e, attack=attack: e.attacks[attack].correct  # type: ignore[misc]
     if len(shared) > 1:
-        columns["worst case"] = lambda e: _worst(e, shared)
+        columns["worst case"] = lambda e: _robust(e, shared)
     rows: dict[str, dict[str, Cell]] = {name: {} for name in evaluations}
-    for column, standing in columns.items():
-        verdicts = {name: standing(evaluation) for name, evaluation in evaluations.items()}
+    for column, verdicts_of in columns.items():
+        verdicts = {name: verdicts_of(evaluation) for name, evaluation in evaluations.items()}
         for name, own in verdicts.items():
             rivals = [other for rival, other in verdicts.items() if rival != name]
-            rows[name][column] = Cell(accuracy_interval(own), _leads(own, rivals))
+            rows[name][column] = Cell(accuracy_interval(own), _is_best(own, rivals))
     return Comparison(rows, first.n)
 
 
 def differences(evaluations: Mapping[str, Evaluation]) -> dict[tuple[str, str], Difference]:
-    """For each pair of models, first minus second: the worst case over the attacks in common."""
+    """For each pair of models, first minus second: the worst case over the shared attacks."""
     _check_same(evaluations)
-    shared = _in_common(evaluations)
-    standing = {name: _worst(evaluation, shared) for name, evaluation in evaluations.items()}
+    shared = _shared_attacks(evaluations)
+    robust = {name: _robust(evaluation, shared) for name, evaluation in evaluations.items()}
     return {
-        (first, second): difference(standing[first], standing[second])
+        (first, second): difference(robust[first], robust[second])
         for first, second in combinations(evaluations, 2)
     }
 
@@ -81,7 +80,7 @@ def difference(first: Tensor, second: Tensor) -> Difference:
     return Difference(difference_interval(first, second), mcnemar(first, second))
 
 
-def _in_common(evaluations: Mapping[str, Evaluation]) -> list[str]:
+def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
     """The attacks that all were tried with, in the same settings."""
     first, *others = evaluations.values()
     settings = first.provenance.attacks
@@ -102,14 +101,12 @@ def _in_common(evaluations: Mapping[str, Evaluation]) -> list[str]:
     return shared
 
 
-def _worst(evaluation: Evaluation, attacks: list[str]) -> Tensor:
-    standing = evaluation.clean
-    for attack in attacks:
-        standing = standing & evaluation.attacks[attack].standing
-    return standing
+def _robust(evaluation: Evaluation, attacks: list[str]) -> Tensor:
+    """Right when clean and under all of these attacks, (n,)."""
+    return torch.stack([evaluation.clean, *(evaluation.attacks[a].correct for a in attacks)]).all(0)
 
 
-def _leads(own: Tensor, rivals: list[Tensor]) -> bool:
+def _is_best(own: Tensor, rivals: list[Tensor]) -> bool:
     if not rivals:
         return False
     level = 1 - (1 - LEVEL) / len(rivals)

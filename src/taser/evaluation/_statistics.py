@@ -88,9 +88,7 @@ def retrained_interval(
         raise ValueError(f"at least two pairs of trainings are needed; got {k} and {len(second)}")
     sizes = {verdicts.shape[-1] for verdicts in (*first, *second)}
     if len(sizes) > 1:
-        raise ValueError(
-            f"all networks need verdicts on the same examples; got {sorted(sizes)} of them"
-        )
+        raise ValueError(f"networks are compared on the same examples; got {sorted(sizes)}")
     gains = np.stack(
         [_per_example(a) - _per_example(b) for a, b in zip(first, second, strict=True)]
     )
@@ -212,10 +210,11 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
                 f"{name} should hold finite numbers, shape (n,); got {tuple(sample.shape)}, "
                 f"{int((~torch.isfinite(sample)).sum())} of them not finite"
             )
-    ordered, outside = inside.double().cpu().sort().values.numpy(), outside.double().cpu().numpy()
-    # Of the ordered inside, `below` lie under each outside number and `through` at most at it.
-    below, through = (np.searchsorted(ordered, outside, side) for side in ("left", "right"))
-    n, m = np.ones(len(ordered)), np.ones(len(outside))
+    ordered = np.sort(inside.double().numpy(force=True))
+    points = outside.double().numpy(force=True)
+    # Of the ordered inside, `below` lie under each outside point and `through` at most at it.
+    below, through = (np.searchsorted(ordered, points, side) for side in ("left", "right"))
+    n, m = np.ones(len(ordered)), np.ones(len(points))
 
     def area(drawn: np.ndarray, against: np.ndarray) -> np.ndarray:
         """For how often each example was drawn, (R, n) and (R, m): (R,)."""

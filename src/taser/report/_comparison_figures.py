@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from taser.compare import Results, Row, RunResult
 from taser.scores import pretrained
 from taser.scores._named import SHIPPED
-from taser.training import read_recipe
 from taser.training._build import build_data
+from taser.training._result import read_data_config
 
 from ._comparison_tables import MARK, compared_by, label_of, title_of, variant_of, weight_of
 from ._evaluation_report import centred
@@ -203,8 +203,8 @@ def draw_images(results: Results) -> Figure | None:
     kept = sorted(home.glob("evaluation-*"), key=lambda path: int(path.name.split("-")[1]))
     if not (kept and (kept[-1] / "attacked.safetensors").exists()):
         return None
-    data, evaluation = read_recipe(home / "run" / "config.yaml").data, first.evaluations[0]
-    broken = (evaluation.clean & ~evaluation.standing).nonzero()[:SHOWN, 0]
+    data, evaluation = read_data_config(home / "run"), first.evaluations[0]
+    broken = (evaluation.clean & ~evaluation.robust).nonzero()[:SHOWN, 0]
     if data.name not in SHIPPED or len(broken) == 0:
         return None
     x = build_data(data).test.rows(evaluation.index[broken])

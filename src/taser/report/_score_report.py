@@ -1,6 +1,5 @@
 """The quality of a score model as a page, and as lines for the terminal."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from taser._files import write_atomically
 from taser.evaluation._score_quality import ScoreQuality
 from taser.scores import Score
 
@@ -34,8 +32,6 @@ def write(
 
     samples: images to show, (n, C, H, W); plane: the :func:`field` of two-dimensional data.
     """
-    write_atomically(out / "results.json", json.dumps(quality.numbers(), indent=1) + "\n")
-    write_atomically(out / "table.md", table(quality).markdown())
     pictures: list[Block] = [Picture(png(curves(quality)), CURVES)]
     if samples is not None:
         pictures.append(Picture(png(sheet(samples)), SHEET))
@@ -47,7 +43,7 @@ def write(
         sections=[("Noise levels", [table(quality)]), ("Pictures", pictures)],
         footer=f"taser score check; n = {quality.n} held-out examples.",
     )
-    return page.write(out / "report.html")
+    return page.write_report(out, quality.numbers())
 
 
 def summary(quality: ScoreQuality) -> list[str]:

@@ -28,7 +28,7 @@ def stein_identity(
 
     f: (B, *) → (B,); x: (n, *), independent draws from p that the score has not been fitted to;
     s: like x, the score there. A value many standard errors from zero says that s is not the
-    score of p; a value near zero says so only of this f, so ask with several.
+    score of p; a value near zero says so only of this f, so test several.
 
     backend, probes, step, generator
         As for :func:`taser.stein_residual`. f has to be smooth: at a kink the Laplacian has a mass

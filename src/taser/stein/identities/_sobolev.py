@@ -45,7 +45,7 @@ def sobolev_identity(
 ) -> SobolevIdentity:
     """E_p[(L_p f)²] = E_p‖∇²f‖_F² + E_p[∇fᵀ H_p ∇f], H_p = −∇s (sobolev-stein-identity).
 
-    f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; score: (B, *) → (B, *), asked
+    f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; score: (B, *) → (B, *), taken
     at x and a short step to either side, so it need not be differentiable by autograd.
 
     probes
@@ -53,7 +53,7 @@ def sobolev_identity(
         unbiased: with directions the square on the left is the product of two independent
         estimates, and on the right E_v‖∇²f v‖² = ‖∇²f‖_F².
     step
-        How far along ∇f the score is asked, in the units of x: eps^(1/3) by default, 0.005 in
+        The step along ∇f to either side, in the units of x: eps^(1/3) by default, 0.005 in
         float32. It should be short against the distance over which the score changes.
     generator, batch
         The source of random directions; how many rows are worked on at once.
