@@ -28,12 +28,13 @@ from taser.attacks import (
     Cascade,
     Model,
     RandomNoise,
+    RaySearch,
     RestartedPGD,
     Threat,
     Transfer,
     margin,
 )
-from taser.evaluation import Evaluation, RaySearch, audit, compare
+from taser.evaluation import Evaluation, audit, compare
 from taser.evaluation._attack_loop import BatchResult, BatchStore, OtherRun
 from taser.evaluation._curve import accuracy_curve
 from taser.evaluation._prepared_model import prepare

@@ -14,6 +14,7 @@ from taser.attacks import (
     Attack,
     LastingPGD,
     RandomNoise,
+    RaySearch,
     Transfer,
     cross_entropy,
     input_gradient,
@@ -22,7 +23,6 @@ from taser.probes import looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
 from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
-from ._ray_search import RaySearch
 from ._statistics import chance_of
 
 ALLOWED = 0.02

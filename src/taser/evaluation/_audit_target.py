@@ -68,8 +68,6 @@ class AuditTarget:
 
     def after(self, attack: Attack, right: Tensor) -> Tensor:
         """Run an attack on the examples `right`, (n,): those that are still right."""
-        if not bool(right.any()):  # networks do not accept empty batches
-            return right
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             verdicts, _, findings = self.loop.run(attack, right)
