@@ -81,9 +81,10 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
 
 def accuracy_tables(results: Results) -> list[Table]:
     """Accuracies, gains by seed and costs, from scratch and fine-tuned."""
-    rows = results.rows()
-    tables = [table(rows, finetuned=kind) for kind in sorted({row.finetuned for row in rows})
-              for table in (main_table, seed_table, cost_table)]  # fmt: skip
+    kinds = [[row for row in results.rows() if row.finetuned == kind] for kind in (False, True)]
+    tables = [
+        table(rows) for rows in kinds if rows for table in (main_table, seed_table, cost_table)
+    ]
     return [table for table in tables if table is not None]
 
 

@@ -75,32 +75,28 @@ def _bold(text: str, interval: Interval) -> str:
     return f"**{text}**" if interval.excludes_zero() else text
 
 
-def main_table(
-    found: Sequence[Row], *, finetuned: bool = False, against: str = "the method alone"
-) -> Table:
-    """Accuracy of each method and variant in per cent, its gain, and a verdict on the headline.
+def main_table(found: Sequence[Row]) -> Table:
+    """Accuracy of each row in per cent, its gain, and a verdict on the headline.
 
     SPSA and times are in :func:`cost_table`, corruptions in :func:`corrupted_table`.
     """
-    chosen = [row for row in found if row.finetuned == finetuned]
-    measures = [m for m in chosen[0].accuracy if m not in ("spsa", "corrupted")] if chosen else []
+    measures = [m for m in found[0].accuracy if m not in ("spsa", "corrupted")]
     measures.sort(key=lambda m: {"clean": 0, "worst": 1, "autoattack": 2}.get(m, 3))
     headings = ["method", "variant", *(cell for m in measures for cell in (label_of(m), "Δ"))]
     cells = [
         [title_of(row.method), variant_of(row.variant),
          *(cell for m in measures for cell in (percent(row.accuracy[m].value), gain(row, m))),
          row.verdict]
-        for row in chosen
+        for row in found
     ]  # fmt: skip
     explained = "; ".join(EXPLAINED[m] for m in EXPLAINED if m in measures)
-    counted = f" The verdict is on {label_of(chosen[0].headline)}." if chosen else ""
     return Table(
         [*headings, "verdict"], cells,
-        f"{'Fine-tuned' if finetuned else 'Trained from scratch'}: accuracy in per cent, "
-        f"{_sizes(chosen) if chosen else ''}{explained and f' ({explained})'}. Δ against {against} "
+        f"{'Fine-tuned' if found[0].finetuned else 'Trained from scratch'}: accuracy in per cent, "
+        f"{_sizes(found)}{explained and f' ({explained})'}. Δ against the method alone "
         "with its paired 95 % bootstrap interval over the examples, in bold where that excludes "
         "zero; where the answers to fewer than 20 examples differ, it is widened to the exact sign "
-        f"test's.{counted}",
+        f"test's. The verdict is on {label_of(found[0].headline)}.",
     )  # fmt: skip
 
 
@@ -114,47 +110,38 @@ def _sizes(found: Sequence[Row]) -> str:
     return f"{n}and {seeds} seed{'s' * (counts[-1] > 1)}"
 
 
-def seed_table(found: Sequence[Row], *, finetuned: bool = False) -> Table | None:
+def seed_table(found: Sequence[Row]) -> Table | None:
     """The gains of single seeds, and intervals over trainings; None where all rows have one."""
-    chosen = [row for row in found if row.finetuned == finetuned and row.gain_retrained]
-    if not chosen:
-        return None
-    measures = ["clean", chosen[0].headline]
-    headings = ["method", "variant", "seeds"]
-    for m in measures:
+    headings, cells = ["method", "variant", "seeds"], []
+    for m in (measures := ["clean", found[0].headline]):
         headings += [f"Δ {label_of(m)} by seed", "with other seeds"]
-    cells = []
-    for row in chosen:
-        assert row.gain_range is not None
-        assert row.gain_retrained is not None
-        line = [title_of(row.method), variant_of(row.variant), str(row.seeds)]
-        for m in measures:
-            low, high = row.gain_range[m]
-            line += [f"{100 * low:+.1f} … {100 * high:+.1f}", retrained(row, m)]
-        cells.append([*line, verdict(row.gain_retrained[row.headline])])
-    return Table(
-        [*headings, "verdict with other seeds"], cells,
+    for row in found:
+        if row.gain_range and row.gain_retrained:
+            line = [title_of(row.method), variant_of(row.variant), str(row.seeds)]
+            for m in measures:
+                low, high = row.gain_range[m]
+                line += [f"{100 * low:+.1f} … {100 * high:+.1f}", retrained(row, m)]
+            cells.append([*line, verdict(row.gain_retrained[row.headline])])
+    caption = (
         "Gains by seed: the lowest and the highest. With other seeds: the 95 % interval over "
         "examples and trainings (Student's t), in bold where it excludes zero; all other intervals "
-        "are over the examples alone, for the networks as they are.",
-    )  # fmt: skip
+        "are over the examples alone, for the networks as they are."
+    )
+    return Table([*headings, "verdict with other seeds"], cells, caption) if cells else None
 
 
-def cost_table(found: Sequence[Row], *, finetuned: bool = False) -> Table:
+def cost_table(found: Sequence[Row]) -> Table:
     """SPSA, and the time of training."""
-    chosen = [row for row in found if row.finetuned == finetuned]
-    spsa = bool(chosen) and "spsa" in chosen[0].accuracy
+    spsa = "spsa" in found[0].accuracy
     cells = [
         [title_of(row.method), variant_of(row.variant),
          *([percent(row.accuracy["spsa"].value), gain(row, "spsa")] if spsa else []),
          f"{row.milliseconds:.2f}", f"×{row.overhead:.2f}" if row.overhead else ""]
-        for row in chosen
+        for row in found
     ]  # fmt: skip
     headings = ["method", "variant", *(["SPSA", "Δ"] if spsa else []), "ms/example", "overhead"]
-    spsa_words = "SPSA is an attack without gradients. " * spsa
-    return Table(
-        headings, cells, f"{spsa_words}Times are rough where runs shared the machine."
-    )  # fmt: skip
+    words = "SPSA is an attack without gradients. " * spsa
+    return Table(headings, cells, f"{words}Times are rough where runs shared the machine.")
 
 
 def search_table(results: Results) -> Table | None:
