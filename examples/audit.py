@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 import taser
 from taser.attacks import RestartedPGD, Threat
-from taser.evaluation._audit import Audit, audit
-from taser.evaluation._audit_target import undefended
+from taser.evaluation import Audit, audit, undefended
 
 THREAT = Threat("linf", 0.15)
 

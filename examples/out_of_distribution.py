@@ -13,8 +13,7 @@ together.
 import torch
 
 import taser
-from taser.evaluation._audit_target import undefended
-from taser.evaluation._out_of_distribution import out_of_distribution
+from taser.evaluation import out_of_distribution, undefended
 
 SHOWN = ("score norm", "Stein residual, centred", "first-order residual, centred", "energy",
          "max softmax")  # fmt: skip

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
         training,
     )
     from taser.evaluation import evaluate
+    from taser.regularisers import Taser
     from taser.stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "attacks", "data", "evaluate", "evaluation", "models",
+    "SharedPass", "SteinPenalty", "Taser", "attacks", "data", "evaluate", "evaluation", "models",
     "objectives", "probes", "regularisers", "scores", "stein", "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {
     "SharedPass": "stein", "SteinPenalty": "stein", "stein_residual": "stein",
-    "evaluate": "evaluation",
+    "evaluate": "evaluation", "Taser": "regularisers",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from ._diagnostics import audited, diagnose, plain_network
 from ._jobs import Progress, Queue
 from ._run_results import judged, stood
 
-FORM = ("at", "operator", "unit", "center", "timestep", "sigma")
+FORM = ("form", "operator", "center", "timestep", "sigma")
 """What makes the penalty of one run another than that of its other seeds."""
 
 

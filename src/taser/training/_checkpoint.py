@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from taser._distributed import world_size
 from taser._files import write_atomically
-from taser.regularisers import Taser
 
 from ._build import Setup
 from ._optimiser import optimiser_tensors, restore_optimiser
@@ -140,8 +139,8 @@ def freeze(setup: Setup, progress: Progress) -> Checkpoint:
         tensors["average"] = setup.average.model.state_dict()
     if learner.teacher is not None:
         tensors["teacher"] = learner.teacher.state_dict()
-    if (centre := _centre(setup)) is not None:
-        tensors["centre"] = centre.state_dict()
+    if learner.regulariser is not None and (centre := learner.regulariser.state()):
+        tensors["centre"] = centre
     state = {
         "progress": asdict(progress),
         "batches": setup.batches.state_dict(),
@@ -162,8 +161,8 @@ def thaw(setup: Setup, checkpoint: Checkpoint) -> Progress:
         setup.average.model.load_state_dict(tensors["average"])
     if learner.teacher is not None:
         learner.teacher.load_state_dict(tensors["teacher"])
-    if (centre := _centre(setup)) is not None:
-        centre.load_state_dict(tensors["centre"])
+    if learner.regulariser is not None and "centre" in tensors:
+        learner.regulariser.load_state(tensors["centre"])
     setup.batches.load_state_dict(state["batches"])
     if state["scaler"]:
         learner.precision.scaler.load_state_dict(state["scaler"])
@@ -173,12 +172,6 @@ def thaw(setup: Setup, checkpoint: Checkpoint) -> Progress:
 def _progress(entries: dict[str, Any]) -> Progress:
     best = entries.pop("best")
     return Progress(**entries, best=Scores(**best) if best else None)
-
-
-def _centre(setup: Setup) -> nn.Module | None:
-    """The part of a regulariser that learns: a running centre."""
-    regulariser = setup.learner.regulariser
-    return regulariser.penalty.centre if isinstance(regulariser, Taser) else None
 
 
 def same_statistics(module: nn.Module) -> None:

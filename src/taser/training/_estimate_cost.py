@@ -63,7 +63,9 @@ def _measured(setup: Setup, batch: Batch, size: int) -> tuple[float, int]:
     """
     x, y, s = batch.x[:size], batch.y[:size], None if batch.s is None else batch.s[:size]
     _step(setup, x, y, s, 0)
-    steps = [_step(setup, x, y, s, number) for number in range(setup.learner.every)]
+    regulariser = setup.learner.regulariser
+    every = 1 if regulariser is None else regulariser.every
+    steps = [_step(setup, x, y, s, number) for number in range(every)]
     return sum(seconds for seconds, _ in steps) / len(steps), max(kept for _, kept in steps)
 
 
