@@ -10,9 +10,9 @@ import taser
 SOURCE = Path(taser.__file__).parent
 
 FLOW = [
-    "_names", "_files", "_progress", "_tensors", "_distributed", "data", "models", "scores",
-    "probes", "stein", "attacks", "regularisers", "objectives", "training", "evaluation", "compare",
-    "report", "cli", "__main__",
+    "_names", "_files", "_progress", "_tensors", "_distributed", "_random", "data", "models",
+    "scores", "probes", "stein", "attacks", "_settings", "regularisers", "objectives", "training",
+    "evaluation", "compare", "report", "cli", "__main__",
 ]  # fmt: skip
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

@@ -165,7 +165,7 @@ def test_data_that_come_class_by_class_are_judged_as_a_whole(
         raise ValueError("seen enough")
 
     monkeypatch.setattr("taser.evaluation._curve.accuracy_curve", curve)
-    monkeypatch.setattr("taser.evaluation._out_of_distribution.out_of_distribution", apart)
+    monkeypatch.setattr("taser.evaluation.out_of_distribution", apart)
     options = ("--model", run_of_another_split, "--data", tmp_path / "sorted.npz")
     run("evaluate", *options, "--attacks", "noise", "--out", tmp_path / "found")
     run("shift", *options, "--severity", "1", "--out", tmp_path / "shift", code=1)

@@ -16,7 +16,7 @@ from taser.attacks import Threat
 from taser.cli import app
 from taser.compare._comparison import do
 from taser.compare._comparison_config import METHODS, TableConfig
-from taser.evaluation._audit import audit
+from taser.evaluation import audit
 from taser.training import read_recipe, train
 
 THREAT = Threat("linf", 0.3)  # few stand for long

@@ -8,8 +8,7 @@ from torch import nn
 
 import taser
 from taser import attacks, data, objectives, probes, regularisers, scores
-from taser.evaluation._audit import audit
-from taser.evaluation._audit_target import undefended
+from taser.evaluation import audit, undefended
 from taser.training import read_recipe
 
 X, Y = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10
@@ -19,12 +18,13 @@ def public() -> Iterator[object]:
     """One of each class that a user gets into hands."""
     digits, threat = data.load("digits"), attacks.Threat()
     yield from (digits, digits.train, data.CropAndFlip(), data.load("diabetes").standardisation)
-    yield from data.KNOWN
+    yield from data.DATASETS
     batches = data.Batches(digits.train, 64)
     yield from (batches, next(iter(batches)))
     gaussian, denoiser = scores.Gaussian.fit(X), scores.pretrained("digits")
     level = denoiser.at(timestep=50)
     yield from (gaussian, scores.GaussianMixture(torch.rand(5, 2), 0.5), denoiser, level)
+    yield gaussian.at(sigma=0.5)
     yield from (scores.KernelDensity(X, 0.2), scores.from_edm(lambda x, _: x, 0.1))
     yield from (scores.Affine(gaussian, 2.0), scores.Scaled(level, 2.0))
     yield from (scores.Replaced(level, "white"), scores.FitConfig())

@@ -16,20 +16,23 @@ if TYPE_CHECKING:
         stein,
         training,
     )
-    from taser.evaluation import evaluate
+    from taser.attacks import Threat
+    from taser.evaluation import audit, evaluate
     from taser.regularisers import Taser
     from taser.stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "Taser", "attacks", "data", "evaluate", "evaluation", "models",
-    "objectives", "probes", "regularisers", "scores", "stein", "stein_residual", "training",
+    "SharedPass", "SteinPenalty", "Taser", "Threat", "attacks", "audit", "data", "evaluate",
+    "evaluation", "models", "objectives", "probes", "regularisers", "scores", "stein",
+    "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {
     "SharedPass": "stein", "SteinPenalty": "stein", "stein_residual": "stein",
-    "evaluate": "evaluation", "Taser": "regularisers",
+    "Taser": "regularisers", "Threat": "attacks", "audit": "evaluation",
+    "evaluate": "evaluation",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A callable of the user's, named by its module or its file."""
+"""Wrong names with "did you mean", and callables imported by their names."""
 
 import hashlib
 import sys
@@ -12,13 +12,13 @@ from typing import Any
 
 
 def hint(given: object, names: Iterable[object]) -> str:
-    """What to append to a wrong name: the nearest right one, if any is near.
+    """The end of an error about a wrong name: the nearest right one, if any is near.
 
     >>> hint("aple", ["apple", "pear"])
     " (did you mean 'apple'?)"
     """
-    known = {plain(name): name for name in names}
-    near = get_close_matches(plain(given), known, n=1, cutoff=0.5)
+    known = {normalise_name(name): name for name in names}
+    near = get_close_matches(normalise_name(given), known, n=1, cutoff=0.5)
     return f" (did you mean {known[near[0]]!r}?)" if near else ""
 
 
@@ -34,25 +34,24 @@ def unknown(what: str, given: str, names: Iterable[str]) -> ValueError:
     return ValueError(f"there is no {what} called {given!r}{hint(given, names)}; there are {there}")
 
 
-def plain(name: object) -> str:
+def normalise_name(name: object) -> str:
     """A name without capitals, hyphens and underscores."""
     return str(name).lower().replace("-", "").replace("_", "")
 
 
-def locate(spec: str) -> Callable[..., Any]:
+def import_callable(spec: str) -> Callable[..., Any]:
     """The callable that "package.module:name" or "path/to/file.py:name" names.
 
-    This imports the module, which is to say that it runs whatever code stands in it: name only
-    files that you would run. A file is imported under a private name, so that it can neither
-    hide nor replace a module that happens to be called the same.
+    This imports the module and so runs its code: name only files that you would run. A file is
+    imported under a private name, so that it cannot replace another module of the same name.
 
-    >>> locate("torch.nn:Linear")
+    >>> import_callable("torch.nn:Linear")
     <class 'torch.nn.modules.linear.Linear'>
     """
     source, _, name = spec.rpartition(":")
     if not source or not name:
         raise ValueError(f"'package.module:callable' or 'file.py:callable' is needed; got {spec!r}")
-    module = _of_file(Path(source)) if source.endswith(".py") else _of_package(source)
+    module = _import_file(Path(source)) if source.endswith(".py") else _import_package(source)
     found = getattr(module, name, None)
     if found is None:
         there = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
@@ -62,7 +61,7 @@ def locate(spec: str) -> Callable[..., Any]:
     return found
 
 
-def _of_package(name: str) -> ModuleType:
+def _import_package(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -73,7 +72,7 @@ def _of_package(name: str) -> ModuleType:
         ) from error
 
 
-def _of_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(f"there is no file at {path}")

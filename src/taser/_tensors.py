@@ -1,11 +1,11 @@
-"""Out of half precision."""
+"""The default device, precision, and shapes of tensors."""
 
 import torch
 from torch import Tensor
 
 
-def accelerator() -> torch.device:
-    """The machine's GPU, if it computes in float64 as the statistics do; else the CPU."""
+def default_device() -> torch.device:
+    """The GPU, if it computes in float64 as the statistics do; else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found if found is not None and found.type != "mps" else torch.device("cpu")
 

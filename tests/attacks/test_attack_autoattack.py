@@ -77,37 +77,37 @@ def test_broken_examples_are_not_asked_again() -> None:
     assert asked < 0.2 * 30 * 101  # the package alone asks 101 times about each
 
 
-def test_the_sieve_returns_wrong_answers_without_gradient_for_broken_rows() -> None:
+def test_early_exit_returns_wrong_answers_without_gradient_for_broken_rows() -> None:
     model, x = linear(classes=3), torch.rand(4, 6, generator=seeded())
     y = model(x).argmax(1)
-    sieve = EarlyExit(model, x, y, Threat("linf", 1.0))
+    target = EarlyExit(model, x, y, Threat("linf", 1.0))
     best = y[0]
     away = model.weight[(best + 1) % 3] - model.weight[best]  # type: ignore[index]
     inside_ball = x.clone()
     inside_ball[0] = (x[0] + 100 * away).clamp(0, 1)  # the corner of the box that is worst
 
     def attack(_x: torch.Tensor, _y: torch.Tensor) -> None:
-        sieve(inside_ball.detach())
-        broken = sieve.broken.clone()
+        target(inside_ball.detach())
+        broken = target.broken.clone()
         assert broken.any()
         assert not broken.all()
         again = x.clone().requires_grad_()
-        logits = sieve(again)
+        logits = target(again)
         assert (logits.argmax(1) != y)[broken].all()
         (gradient,) = torch.autograd.grad(logits.square().sum(), again)
         assert not gradient[broken].any()
         assert gradient[~broken].abs().sum(1).gt(0).all()
 
-    sieve.run(attack)
-    assert torch.equal(sieve.found[sieve.broken], inside_ball[sieve.broken])
+    target.run(attack)
+    assert torch.equal(target.found[target.broken], inside_ball[target.broken])
 
 
 def test_points_outside_the_ball_break_nothing() -> None:
     x, y = digits(10)
-    sieve = EarlyExit(undefended(), x, y, Threat("linf", 0.01))
-    before = sieve.broken.clone()
-    sieve.run(lambda x, y: sieve(1 - x))  # noqa: ARG005
-    assert torch.equal(sieve.broken, before)
+    target = EarlyExit(undefended(), x, y, Threat("linf", 0.01))
+    before = target.broken.clone()
+    target.run(lambda x, y: target(1 - x))  # noqa: ARG005
+    assert torch.equal(target.broken, before)
 
 
 @pytest.mark.parametrize(

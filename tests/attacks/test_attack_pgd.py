@@ -1,10 +1,22 @@
 """PGD, for training and with restarts, against models whose worst point is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
-from taser.attacks import FGSM, PGD, Norm, RestartedPGD, Threat, cross_entropy, margin
+from taser.attacks import (
+    FGSM,
+    PGD,
+    LossAttack,
+    Norm,
+    RestartedPGD,
+    Threat,
+    cross_entropy,
+    kl_from,
+    margin,
+)
 from taser.attacks._threat import inside
 from taser.models import Wrapped
 
@@ -49,6 +61,17 @@ def test_pgd_is_the_same_with_the_same_generator() -> None:
     one, two, other = (PGD()(undefended(), x, y, generator=seeded(s)) for s in (1, 1, 2))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
+
+
+def test_the_loss_of_the_call_takes_the_place_of_the_attacks_own() -> None:
+    x, y = digits(10)
+    model, threat = undefended(), Threat("linf", 0.05)
+    kl = kl_from(model(x))
+    for attack in (PGD(threat), FGSM(threat), RestartedPGD(threat, steps=3, restarts=1)):
+        assert isinstance(attack, LossAttack)
+        own = replace(attack, loss=kl)(model, x, y, generator=seeded())
+        assert torch.equal(attack(model, x, y, loss=kl, generator=seeded()), own)
+        assert not torch.equal(attack(model, x, y, generator=seeded()), own)
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"step_size": 0.0}, {"start": "anywhere"}])

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from taser._files import sha256_of_arrays
-from taser.data._registry import CIFAR10, MNIST, Fetchable
+from taser.data._registry import CIFAR10, MNIST, Downloadable
 
 Arrays = dict[str, np.ndarray]
 Files = dict[str, bytes]
@@ -32,9 +32,9 @@ def small(image: tuple[int, int, int]) -> Arrays:
     }
 
 
-def shrunk(known: Fetchable, arrays: Arrays) -> Fetchable:
+def shrunk(known: Downloadable, arrays: Arrays) -> Downloadable:
     sha256 = sha256_of_arrays(arrays.values())
-    return dataclasses.replace(known, train=50, test=10, sha256=sha256, transports=())
+    return dataclasses.replace(known, train=50, test=10, sha256=sha256, sources=())
 
 
 @pytest.fixture
@@ -48,17 +48,17 @@ def mnist_arrays() -> Arrays:
 
 
 @pytest.fixture
-def small_cifar(cifar_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Fetchable:
+def small_cifar(cifar_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
     """A CIFAR-10 of sixty images, the only data set that is known; nowhere to fetch it from."""
     known = shrunk(CIFAR10, cifar_arrays)
-    monkeypatch.setattr("taser.data._registry.KNOWN", (known,))
+    monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
     return known
 
 
 @pytest.fixture
-def small_mnist(mnist_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Fetchable:
+def small_mnist(mnist_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
     known = shrunk(MNIST, mnist_arrays)
-    monkeypatch.setattr("taser.data._registry.KNOWN", (known,))
+    monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
     return known
 
 

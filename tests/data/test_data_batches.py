@@ -54,6 +54,35 @@ def test_drop_last_leaves_full_batches_only() -> None:
     assert len(batches) == 4
 
 
+@pytest.mark.parametrize(
+    ("n", "size", "smallest", "sizes"),
+    [
+        (127, 64, 2, [64, 63]),
+        (128, 64, 2, [64, 64]),
+        (66, 64, 2, [64, 2]),
+        (65, 64, 2, [65]),  # a single row joins the batch before it
+        (129, 64, 2, [64, 65]),
+        (67, 64, 4, [67]),  # two rows for each of two processes
+        (3, 1, 2, [1, 1, 1]),
+        (1, 64, 2, [1]),
+    ],
+)
+def test_a_last_smaller_batch_is_kept(n: int, size: int, smallest: int, sizes: list[int]) -> None:
+    batches = Batches(split(n), size, smallest=smallest)
+    indices = [batch.index for batch in batches]
+    assert [len(index) for index in indices] == sizes
+    assert len(batches) == len(sizes)
+    assert torch.cat(indices).sort().values.tolist() == list(range(n))
+
+
+def test_a_state_of_batches_that_dropped_the_last_goes_on_without_it() -> None:
+    old, new = Batches(split(), 5, drop_last=True), Batches(split(), 5)
+    next(iter(old))
+    new.load_state_dict(old.state_dict())
+    assert all(same(one, two) for one, two in zip(old, new, strict=True))
+    assert len(new) == 4
+
+
 @pytest.mark.parametrize("stop", [0, 3, 5, 7, 12])
 def test_a_resumed_run_sees_the_same_batches(stop: int) -> None:
     """Whatever was drawn elsewhere in between; at the edge of an epoch as in the middle."""

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from taser.data import DamagedCache, Fetchable, cache_root, cached, fetch, load
+from taser.data import DamagedCache, fetch, load
+from taser.data._cache import cache_root, cached
+from taser.data._registry import Downloadable
 
 
 @pytest.fixture
 def root(
-    small_cifar: Fetchable, row_files: dict, as_tar: Callable[[dict], Path], tmp_path: Path
+    small_cifar: Downloadable, row_files: dict, as_tar: Callable[[dict], Path], tmp_path: Path
 ) -> Path:
     """A cache with the small CIFAR-10 in it."""
     fetch(small_cifar.name, root=tmp_path / "cache", source=as_tar(row_files))
@@ -34,7 +36,7 @@ def test_environment_is_heeded_by_load(root: Path, monkeypatch: pytest.MonkeyPat
     assert len(load("cifar10", validation=0.2).train) == 40
 
 
-def test_absent_data_says_how_to_fetch_it(small_cifar: Fetchable, tmp_path: Path) -> None:
+def test_absent_data_says_how_to_fetch_it(small_cifar: Downloadable, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="`taser data fetch cifar10`"):
         load(small_cifar.name, root=tmp_path)
 

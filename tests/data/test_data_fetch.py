@@ -10,16 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
-from taser._files import locked
-from taser.data import Fetchable, FetchError, cached, fetch, load
+from taser.data import FetchError, fetch, load
+from taser.data._cache import cached
+from taser.data._registry import Downloadable
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]
 
 
 @dataclasses.dataclass
-class Brings:
+class FakeSource:
     """A way to get files that counts how often it was asked, and may misbehave."""
 
     path: Path
@@ -28,10 +30,10 @@ class Brings:
     wait: float = 0.0
     calls: int = 0
 
-    def bring(self, work: Path, progress: Callable) -> Path:
+    def download(self, work: Path, progress: Callable) -> Path:
         self.calls += 1
         (work / "half a download").write_bytes(b"x" * 1000)
-        progress("bringing", 1000, None)
+        progress(1000, 0, "downloading")
         time.sleep(self.wait)
         if self.error is not None:
             raise self.error
@@ -39,12 +41,12 @@ class Brings:
 
 
 @pytest.fixture
-def offer(small_cifar: Fetchable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def offer(small_cifar: Downloadable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make these the ways to get the small CIFAR-10."""
 
-    def these(*ways: Brings) -> None:
-        known = dataclasses.replace(small_cifar, transports=ways)
-        monkeypatch.setattr("taser.data._registry.KNOWN", (known,))
+    def these(*ways: FakeSource) -> None:
+        known = dataclasses.replace(small_cifar, sources=ways)
+        monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
 
     return these
 
@@ -59,11 +61,11 @@ def left(root: Path) -> set[str]:
 
 
 def test_fetched_data_is_loaded_bit_for_bit(
-    small_cifar: Fetchable, cifar_arrays: dict, row_files: Files, as_tar: Write, root: Path
+    small_cifar: Downloadable, cifar_arrays: dict, row_files: Files, as_tar: Write, root: Path
 ) -> None:
     path, steps = as_tar(row_files), []
     manifest = fetch(
-        "cifar10", root=root, source=path, progress=lambda step, *_: steps.append(step)
+        "cifar10", root=root, source=path, progress=lambda _done, _total, label: steps.append(label)
     )
     assert manifest is not None
     assert manifest == cached("cifar10", root=root)
@@ -79,7 +81,7 @@ def test_fetched_data_is_loaded_bit_for_bit(
 
 
 def test_every_layout_gives_the_same_data(
-    small_cifar: Fetchable, row_files: Files, batch_files: Files, tmp_path: Path, as_tar: Write,
+    small_cifar: Downloadable, row_files: Files, batch_files: Files, tmp_path: Path, as_tar: Write,
     as_folder: Write,
 ) -> None:  # fmt: skip
     del small_cifar
@@ -90,7 +92,7 @@ def test_every_layout_gives_the_same_data(
 
 
 def test_mnist_from_idx(
-    small_mnist: Fetchable, idx_files: Files, as_tar: Write, root: Path
+    small_mnist: Downloadable, idx_files: Files, as_tar: Write, root: Path
 ) -> None:
     fetch("mnist", root=root, source=as_tar(idx_files))
     data = load("mnist", root=root, validation=0.2)
@@ -100,7 +102,7 @@ def test_mnist_from_idx(
 def test_second_call_does_nothing(
     offer: Callable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
-    way = Brings(as_tar(row_files))
+    way = FakeSource(as_tar(row_files))
     offer(way)
     first = fetch("cifar10", root=root)
     before = (root / "cifar10" / "x_train.npy").stat().st_mtime_ns
@@ -112,8 +114,8 @@ def test_second_call_does_nothing(
 def test_next_source_is_tried(
     offer: Callable, row_files: Files, as_tar: Write, root: Path, tmp_path: Path
 ) -> None:
-    broken = Brings(tmp_path, "one", FetchError("no network"))
-    offer(broken, Brings(as_tar(row_files), "two"))
+    broken = FakeSource(tmp_path, "one", FetchError("no network"))
+    offer(broken, FakeSource(as_tar(row_files), "two"))
     manifest = fetch("cifar10", root=root)
     assert manifest is not None
     assert manifest.source == "two"
@@ -122,7 +124,7 @@ def test_next_source_is_tried(
 def test_one_source_can_be_asked_for_by_name(
     offer: Callable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
-    one, two = Brings(as_tar(row_files), "one"), Brings(as_tar(row_files), "two")
+    one, two = FakeSource(as_tar(row_files), "one"), FakeSource(as_tar(row_files), "two")
     offer(one, two)
     fetch("cifar10", root=root, source="two")
     assert (one.calls, two.calls) == (0, 1)
@@ -132,8 +134,8 @@ def test_failure_says_what_each_source_said_and_what_else_there_is(
     offer: Callable, root: Path, tmp_path: Path
 ) -> None:
     offer(
-        Brings(tmp_path, "official", FetchError("no network")),
-        Brings(tmp_path, "npm", FetchError("npm is not installed")),
+        FakeSource(tmp_path, "official", FetchError("no network")),
+        FakeSource(tmp_path, "npm", FetchError("npm is not installed")),
     )
     with pytest.raises(FetchError) as caught:
         fetch("cifar10", root=root)
@@ -147,7 +149,7 @@ def test_failure_says_what_each_source_said_and_what_else_there_is(
 
 
 def test_wrong_pixels_are_refused(
-    small_cifar: Fetchable, row_files: Files, as_folder: Write, root: Path
+    small_cifar: Downloadable, row_files: Files, as_folder: Write, root: Path
 ) -> None:
     del small_cifar
     row_files["train_lables.json"] = row_files["train_lables.json"].replace(b"[0, 1", b"[1, 0")
@@ -157,7 +159,7 @@ def test_wrong_pixels_are_refused(
 
 
 def test_wrong_counts_are_refused(
-    small_cifar: Fetchable, batch_files: Files, as_folder: Write, root: Path
+    small_cifar: Downloadable, batch_files: Files, as_folder: Write, root: Path
 ) -> None:
     del small_cifar, batch_files["data_batch_3"]
     with pytest.raises(FetchError, match=r"wanted train images of shape \(50, 3, 32, 32\).*\(40,"):
@@ -165,7 +167,7 @@ def test_wrong_counts_are_refused(
 
 
 def test_truncated_archive_leaves_nothing(
-    small_cifar: Fetchable, row_files: Files, as_tar: Write, root: Path
+    small_cifar: Downloadable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
     del small_cifar
     path = as_tar(row_files)
@@ -178,7 +180,7 @@ def test_truncated_archive_leaves_nothing(
 def test_interrupted_fetch_leaves_nothing_and_can_be_repeated(
     offer: Callable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
-    way = Brings(as_tar(row_files), error=KeyboardInterrupt())
+    way = FakeSource(as_tar(row_files), error=KeyboardInterrupt())
     offer(way)
     with pytest.raises(KeyboardInterrupt):
         fetch("cifar10", root=root)
@@ -190,7 +192,7 @@ def test_interrupted_fetch_leaves_nothing_and_can_be_repeated(
 def test_what_a_killed_process_left_is_cleared_away(
     offer: Callable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
-    offer(Brings(as_tar(row_files)))
+    offer(FakeSource(as_tar(row_files)))
     for folder in (root / ".cifar10.work" / "npm-cache", root / "cifar10"):
         folder.mkdir(parents=True)
         (folder / "x_train.npy").write_bytes(b"half")
@@ -207,7 +209,7 @@ def test_full_disk_is_explained_and_nothing_is_kept(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    way = Brings(as_tar(row_files))
+    way = FakeSource(as_tar(row_files))
     offer(way)
     if when == "before":
         usage = shutil.disk_usage(root.parent)._replace(free=1000)
@@ -226,7 +228,7 @@ def test_full_disk_is_explained_and_nothing_is_kept(
 def test_two_at_once_fetch_once(
     offer: Callable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
-    way = Brings(as_tar(row_files), wait=0.3)
+    way = FakeSource(as_tar(row_files), wait=0.3)
     offer(way)
     found: list = []
     threads = [
@@ -254,7 +256,7 @@ def test_lock_waits_for_another_process_and_survives_its_death(tmp_path: Path) -
         entered = threading.Event()
 
         def enter() -> None:
-            with locked(path):
+            with FileLock(path):
                 entered.set()
 
         thread = threading.Thread(target=enter)
@@ -273,7 +275,7 @@ def test_embedded_data_needs_no_fetching(root: Path) -> None:
 def test_unknown_names_and_missing_sources_are_refused(
     offer: Callable, root: Path, tmp_path: Path
 ) -> None:
-    offer(Brings(tmp_path, "npm"))
+    offer(FakeSource(tmp_path, "npm"))
     with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         fetch("cifar100", root=root)
     with pytest.raises(FileNotFoundError, match=r"one of 'npm'; there is nothing at .*nowhere"):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from taser.data import Dataset, Standardisation, find, load
+from taser.data import Dataset, Standardisation, load
+from taser.data._registry import find
 
 
 def test_digits_are_sixteenths_and_split_by_class() -> None:

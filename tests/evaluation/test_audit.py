@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from taser.attacks import PGD, Threat
 from taser.data import Dataset, load
-from taser.evaluation._audit import CHECKS, Audit, audit
-from taser.evaluation._audit_target import undefended
+from taser.evaluation import CHECKS, Audit, audit, undefended
 from taser.models import MLP, Wrapped
 
 THREAT = Threat("linf", 0.15)

@@ -16,7 +16,7 @@ from taser.cli._evaluate_commands import audit, shift
 from taser.cli._options import PlainErrors
 from taser.data import load
 from taser.data._splitting import subset
-from taser.evaluation._audit_target import undefended
+from taser.evaluation import undefended
 
 app = typer.Typer(cls=PlainErrors)
 app.command()(audit)
@@ -100,7 +100,7 @@ def test_shift_says_what_was_skipped_and_told(weights: Path, tmp_path: Path) -> 
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     assert "Skipped: saturate" in result.stderr
-    assert "To tell corrupted (severity 3) inputs: AUROC" in result.stderr
+    assert "Detection of corrupted (severity 3) inputs: AUROC" in result.stderr
     assert result.stdout == (tmp_path / "results.json").read_text()
     assert len(json.loads(result.stdout)["out_of_distribution"]["detections"]) == 3 * 7
     assert (tmp_path / "report.html").exists()
@@ -113,8 +113,8 @@ class Given(Exception):
 @pytest.mark.parametrize(
     ("command", "asked", "count"),
     [
-        ("audit", "_audit_target.undefended", "ENOUGH"),
-        ("shift", "_out_of_distribution.out_of_distribution", "REFERENCE"),
+        ("audit", "undefended", "ENOUGH"),
+        ("shift", "out_of_distribution", "REFERENCE"),
     ],
 )
 def test_examples_are_drawn_from_the_whole_training_part(

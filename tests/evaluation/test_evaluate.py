@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -17,15 +18,28 @@ from torch import Tensor, nn
 
 import taser
 from attacks.victims import digits, linear, undefended
-from taser.attacks import Model, RestartedPGD, Threat
-from taser.evaluation import Evaluation, compare
+from taser.attacks import (
+    FGSM,
+    PGD,
+    SPSA,
+    Attack,
+    AutoAttackPart,
+    Cascade,
+    Model,
+    RandomNoise,
+    RestartedPGD,
+    Threat,
+    Transfer,
+    margin,
+)
+from taser.evaluation import Evaluation, RaySearch, audit, compare
 from taser.evaluation._attack_loop import Batch, OtherRun, Store
-from taser.evaluation._audit import audit
 from taser.evaluation._curve import accuracy_curve
 from taser.evaluation._model_checks import prepare
 from taser.evaluation._record import device_of
 from taser.evaluation._shift import shift
-from taser.models import Folded, Wrapped
+from taser.models import Wrapped
+from taser.models._folding import FoldedModel
 
 THREAT = Threat("linf", 0.1)
 QUICK = ("fgsm", "pgd", "noise")
@@ -103,7 +117,7 @@ def test_the_prepared_model_is_the_same_function_and_the_users_is_untouched() ->
     model = undefended(norm=True)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     ready = prepare(model, x, y)
-    assert isinstance(ready.inner, Folded)  # type: ignore[attr-defined]
+    assert isinstance(ready.inner, FoldedModel)  # type: ignore[attr-defined]
     with torch.no_grad():
         torch.testing.assert_close(ready(x), model(x), rtol=1e-4, atol=1e-4)
     assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
@@ -376,6 +390,39 @@ def test_an_attack_of_ones_own_is_known_by_its_options(tmp_path: Path) -> None:
             taser.evaluate(
                 undefended(), *digits(30), threat=THREAT, attacks=[Mine(steps)], n=30, out=tmp_path
             )
+
+
+@dataclass(frozen=True)
+class Darker:
+    """An attack of one's own."""
+
+    threat: Threat = THREAT
+    name: str = "darker"
+
+    def __call__(self, model: Model, x: Tensor, y: Tensor, **_: object) -> Tensor:  # noqa: ARG002
+        return self.threat.project(x - self.threat.epsilon, x)
+
+
+def test_every_attack_can_be_evaluated() -> None:
+    attacks = [
+        PGD(THREAT), PGD(THREAT, steps=3, loss=margin), FGSM(THREAT), Darker(),
+        SPSA(THREAT, iterations=2, samples=4), RandomNoise(THREAT, samples=2), RaySearch(THREAT, 5),
+        RestartedPGD(THREAT, steps=2, restarts=1), Transfer(PGD(THREAT), undefended(norm=True)),
+        AutoAttackPart("apgd-ce", THREAT),
+        Cascade("two", (FGSM(THREAT), PGD(THREAT))),
+    ]  # fmt: skip
+    assert all(isinstance(attack, Attack) for attack in attacks)
+    found = taser.evaluate(undefended(), *digits(30), threat=THREAT, attacks=attacks, n=30)
+    assert list(found.attacks)[:4] == ["pgd-10", "pgd-3", "fgsm", "darker"]
+    assert found.accuracy("pgd-10") < found.accuracy("darker") <= found.clean_accuracy
+    assert found.accuracy("two") <= found.accuracy("fgsm")
+    assert "loss=margin" in found.provenance.attacks["pgd-3"]
+
+
+@pytest.mark.parametrize("attack", [PGD, THREAT, lambda _model, x, _y: x])
+def test_what_is_no_attack_is_refused(attack: object) -> None:
+    with pytest.raises(TypeError, match=r"taser\.attacks\.Attack"):
+        taser.evaluate(undefended(), *digits(8), threat=THREAT, attacks=[attack])  # type: ignore[list-item]
 
 
 def test_images_with_channels_innermost_are_kept(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from attacks.victims import digits, seeded, undefended
 from taser.attacks import Model, cross_entropy, input_gradient, margin
 from taser.evaluation._model_checks import VALUES, _same, prepare
-from taser.models import Folded, Wrapped, build
+from taser.models import Wrapped, build
+from taser.models._folding import FoldedModel
 
 
 def done_to(prepared: Model) -> tuple[bool, bool]:
     """Whether BatchNorms were folded, and whether images are passed on with channels innermost."""
     assert isinstance(prepared, nn.Module)
-    return isinstance(prepared.inner, Folded), bool(prepared.channels_last)
+    return isinstance(prepared.inner, FoldedModel), bool(prepared.channels_last)
 
 
 def same(one: Model, two: Model, x: Tensor, y: Tensor) -> None:

@@ -1,10 +1,10 @@
-"""Signs of foreign inputs, where it is known what they should say."""
+"""Statistics of out-of-distribution inputs, where their values are known."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from taser.evaluation._out_of_distribution import out_of_distribution, shaped_like, signs
+from taser.evaluation._out_of_distribution import ood_statistics, out_of_distribution, resized
 from taser.scores import Gaussian
 
 
@@ -19,10 +19,10 @@ def model() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 16), nn.SiLU(), nn.Linear(16, 3)).double().eval()
 
 
-def test_signs_are_what_their_formulas_say(model: nn.Module) -> None:
+def test_statistics_are_what_their_formulas_say(model: nn.Module) -> None:
     x = torch.randn(7, 5, generator=generator(), dtype=torch.float64)
     score = Gaussian(torch.zeros(5, dtype=torch.float64), 2.0)
-    found = signs(model, score, x, batch_size=3)
+    found = ood_statistics(model, score, x, batch_size=3)
     z = model(x).detach().float()
     torch.testing.assert_close(found["energy"], -z.exp().sum(1).log().double())
     torch.testing.assert_close(found["max softmax"], -z.softmax(1).amax(1).double())
@@ -44,10 +44,11 @@ def test_signs_are_what_their_formulas_say(model: nn.Module) -> None:
 def test_more_probes_come_closer_to_the_laplacian(model: nn.Module) -> None:
     x = torch.randn(4, 5, generator=generator(), dtype=torch.float64)
     score = Gaussian(torch.zeros(5, dtype=torch.float64))
-    few = torch.stack(
-        [signs(model, score, x, probes=1, seed=seed)["Stein residual"] for seed in range(64)]
-    )
-    many = signs(model, score, x, probes=512)["Stein residual"]
+
+    def residual(probes: int, seed: int = 0) -> Tensor:
+        return ood_statistics(model, score, x, probes=probes, seed=seed)["Stein residual"]
+
+    few, many = torch.stack([residual(1, seed) for seed in range(64)]), residual(512)
     error = few.std(0) * (1 / 64 + 1 / 512) ** 0.5
     assert bool(((few.mean(0) - many).abs() < 4 * error + 1e-3).all())
 
@@ -60,12 +61,12 @@ def test_far_inputs_are_told_by_the_score_and_near_ones_are_not(model: nn.Module
         model, data, x, {"same law": same, "far": 3 * same}, reference=reference,
         progress=lambda done, total, label: seen.append(f"{done}/{total} {label}"),
     )  # fmt: skip
-    area = {(found.sign, found.against): found.auroc for found in result.detections}
+    area = {(found.statistic, found.against): found.auroc for found in result.detections}
     assert len(area) == 14
     assert area["score norm", "far"].low > 0.95
     assert area["Stein residual, centred", "far"].low > 0.5
-    for sign in ("Stein residual", "score norm", "energy"):
-        inside = area[sign, "same law"]
+    for statistic in ("Stein residual", "score norm", "energy"):
+        inside = area[statistic, "same law"]
         # Two samples of one law: ½ but for 4.5 standard errors of the rank statistic.
         assert abs(inside.value - 0.5) < 4.5 * (1 / (6 * 200)) ** 0.5
     assert seen == ["0/4 training data", "1/4 the data", "2/4 same law", "3/4 far"]
@@ -74,20 +75,20 @@ def test_far_inputs_are_told_by_the_score_and_near_ones_are_not(model: nn.Module
 
 def test_a_function_has_to_be_wrapped() -> None:
     with pytest.raises(TypeError, match=r"torch.nn.Module.*taser.models.Wrapped"):
-        signs(torch.sin, Gaussian(torch.zeros(5)), torch.zeros(2, 5))
+        ood_statistics(torch.sin, Gaussian(torch.zeros(5)), torch.zeros(2, 5))
 
 
 def test_a_table_is_no_picture() -> None:
-    with pytest.raises(ValueError, match="only pictures"):
-        shaped_like(torch.rand(5, 30), (1, 8, 8))
-    with pytest.raises(ValueError, match="only pictures"):
-        shaped_like(torch.rand(5, 1, 8, 8), (30,))
+    with pytest.raises(ValueError, match="only images"):
+        resized(torch.rand(5, 30), (1, 8, 8))
+    with pytest.raises(ValueError, match="only images"):
+        resized(torch.rand(5, 1, 8, 8), (30,))
 
 
 def test_pictures_of_another_size_and_colour_are_fitted() -> None:
     x = torch.rand(2, 3, 32, 32, generator=generator())
-    grey = shaped_like(x, (1, 8, 8))
+    grey = resized(x, (1, 8, 8))
     assert grey.shape == (2, 1, 8, 8)
     assert float(grey.mean()) == pytest.approx(float(x.mean()), abs=0.01)
-    assert torch.equal(shaped_like(x, (3, 32, 32)), x)
-    assert shaped_like(grey, (3, 28, 28)).shape == (2, 3, 28, 28)
+    assert torch.equal(resized(x, (3, 32, 32)), x)
+    assert resized(grey, (3, 28, 28)).shape == (2, 3, 28, 28)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from taser.evaluation._corruptions import CORRUPTIONS, Corruption
-from taser.evaluation._shift import mixed, shift
+from taser.evaluation._shift import mixed_corruptions, shift
 from taser.models import Wrapped
 
 
@@ -64,7 +64,7 @@ def test_one_seed_gives_one_result(examples: tuple[Tensor, Tensor]) -> None:
 
 def test_a_mixture_corrupts_every_example_once(examples: tuple[Tensor, Tensor]) -> None:
     x = examples[0][:40]
-    out = mixed(x, 5)
+    out = mixed_corruptions(x, 5)
     assert bool(((out - x).flatten(1).abs().amax(1) > 0).all())
     first = CORRUPTIONS[0](x[::13], 5)  # thirteen of the fourteen need no colour
     torch.testing.assert_close(out[::13], first)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from taser.models import folded
+from taser.models._folding import fold_batchnorm
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -13,7 +13,7 @@ def test_it_is_the_same_function(affine: bool) -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, affine=affine))
     x = torch.rand(4, 2, 5, 5)
     model(x)  # statistics
-    quick = folded(model)
+    quick = fold_batchnorm(model)
     assert quick is not None
     assert model.training
     torch.testing.assert_close(quick(x), model.eval()(x))
@@ -28,5 +28,5 @@ def test_it_is_the_same_function(affine: bool) -> None:
     ],
 )
 def test_what_cannot_be_folded_is_left(model: nn.Module) -> None:
-    assert folded(model) is None
+    assert fold_batchnorm(model) is None
     assert all(module.training for module in model.modules())

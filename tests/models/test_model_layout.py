@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from taser.models import ResNet18
-from taser.models._folding import bears_channels_last
+from taser.models._folding import supports_channels_last
 from taser.training import read_recipe
 from taser.training._build import set_up
 from training_steps import images
@@ -19,8 +19,8 @@ from training_steps import images
     ],
 )  # fmt: skip
 def test_which_layers(layer: nn.Module, bears: bool) -> None:
-    assert bears_channels_last(nn.Sequential(layer), "cpu") is bears
-    assert bears_channels_last(layer, "cuda")
+    assert supports_channels_last(nn.Sequential(layer), "cpu") is bears
+    assert supports_channels_last(layer, "cuda")
 
 
 @pytest.mark.parametrize(("width", "layout"), [(4, "contiguous"), (8, "last")])

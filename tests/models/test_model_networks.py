@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from taser.models import MLP, ResNet18, SmallCNN, WideResNet, Wrapped
-from taser.models._architectures import PreactivationBlock, factory
+from taser.models._architectures import PreactivationBlock, activation_factory
 
 
 def size(model: nn.Module) -> int:
@@ -101,7 +101,7 @@ def test_wide_blocks_activate_before_they_convolve() -> None:
 
 @pytest.mark.parametrize("name", ["relu", "silu", "softplus", "SiLU"])
 def test_activations_have_names(name: str) -> None:
-    kind = type(factory(name)())
+    kind = type(activation_factory(name)())
     networks = [
         ResNet18(width=2, activation=name), WideResNet(10, 1, activation=name),
         SmallCNN(width=2, activation=name), MLP((4,), activation=name),
@@ -116,7 +116,7 @@ def test_activations_have_names(name: str) -> None:
 def test_softplus_is_near_relu_and_smooth() -> None:
     """log(1 + e^{βx})/β is at most log(2)/β above ReLU, at 0, where its curvature is β/4."""
     x = torch.linspace(-3, 3, 601, dtype=torch.float64)
-    softplus = factory("softplus")()
+    softplus = activation_factory("softplus")()
     above = softplus(x) - x.relu()
     assert above.max() == above[300] == pytest.approx(0.0693, abs=1e-4)
     curvature = torch.func.grad(torch.func.grad(softplus))(torch.tensor(0.0, dtype=torch.float64))
@@ -126,9 +126,9 @@ def test_softplus_is_near_relu_and_smooth() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: factory("sliu"), "did you mean 'silu'"),
-        (lambda: factory(nn.SiLU()), "nn.SiLU"),  # type: ignore[arg-type]
-        (lambda: factory(3), "nn.SiLU"),  # type: ignore[arg-type]
+        (lambda: activation_factory("sliu"), "did you mean 'silu'"),
+        (lambda: activation_factory(nn.SiLU()), "nn.SiLU"),  # type: ignore[arg-type]
+        (lambda: activation_factory(3), "nn.SiLU"),  # type: ignore[arg-type]
         (lambda: WideResNet(29, 10), r"6n \+ 4.*29"),
         (lambda: WideResNet(4, 10), r"6n \+ 4"),
         (lambda: WideResNet(10, 1, dropout=1.0), r"\[0, 1\)"),

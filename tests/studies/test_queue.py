@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
-from taser._files import Taken, locked
 from taser.compare._jobs import NotYet, Queue, run_workers, standing
 
 
@@ -51,7 +51,7 @@ def test_a_job_that_had_to_wait_comes_before_later_ones(tmp_path: Path) -> None:
 
 def test_a_job_in_other_hands_is_left_alone(tmp_path: Path) -> None:
     queue = filled(tmp_path)
-    with locked(tmp_path / "job1" / ".lock"):
+    with FileLock(tmp_path / "job1" / ".lock"):
         queue.work(double, queue.names())
     assert queue.result("job1") is None
     assert queue.result("job2") == {"value": 4}
@@ -135,7 +135,7 @@ def test_a_job_waits_for_one_whose_worker_dies(
     """What it needs is in other hands first, and then in nobody's: it does that too."""
     queue = filled(tmp_path, 2)
     hands = ExitStack()
-    hands.enter_context(locked(tmp_path / "job1" / ".lock"))
+    hands.enter_context(FileLock(tmp_path / "job1" / ".lock"))
     monkeypatch.setattr("taser.compare._jobs.time.sleep", lambda _: hands.close())
 
     def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
@@ -226,9 +226,9 @@ def test_sigterm_stops_the_workers_too(tmp_path: Path) -> None:
         assert parent.wait(30) == 128 + 15
     for _ in range(300):  # the worker lets go of its job once it is gone
         try:
-            with locked(tmp_path / "runs" / "job0" / ".lock", wait=False):
+            with FileLock(tmp_path / "runs" / "job0" / ".lock", timeout=0):
                 return
-        except Taken:
+        except Timeout:
             time.sleep(0.1)
     pytest.fail("the worker goes on")
 

@@ -30,7 +30,7 @@ from taser.report._method_tables import (
     seed_table,
     summary,
 )
-from taser.report._page import Table, latex
+from taser.report._page import Table
 from taser.training import read_recipe, to_yaml
 
 
@@ -116,7 +116,7 @@ def test_only_what_the_interval_supports_is_bold() -> None:
     assert "**+20.0" in found.rows[1][5]
     same = main_table(rows([run("off", 40), run("taser", 41)], ["clean", "autoattack"]))
     assert "**" not in same.rows[1][5]
-    assert r"\textbf{+20.0" in latex(found)
+    assert r"\textbf{+20.0" in found.latex()
 
 
 def test_the_summary_names_gain_cost_and_control() -> None:
@@ -309,7 +309,7 @@ def test_a_small_table_from_training_to_report(tmp_path: Path) -> None:
     runs = Finished.of(queue).runs
     (audit,) = (run.closer["audit"] for run in runs if "audit" in run.closer)
     assert audit["n"] >= 30  # of ten too few are right, so more are asked
-    assert audit["asked"] > 10
+    assert audit["given"] > 10
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 8
 
 
@@ -339,7 +339,7 @@ def test_an_interval_knows_that_seeds_answer_the_same_examples() -> None:
 
 
 def test_latex_escapes_what_it_would_read_as_its_own() -> None:
-    text = latex(Table(["method", "variant"], [["t_t & 50 %", "taser λ=0.1 ‖∇m‖² **+1 {a}**"]]))
+    text = Table(["method", "variant"], [["t_t & 50 %", "taser λ=0.1 ‖∇m‖² **+1 {a}**"]]).latex()
     assert r"t\_t \& 50 \%" in text
     assert r"$\lambda$=0.1 $\|$$\nabla$m$\|$$^2$ \textbf{+1 \{a\}}" in text
 

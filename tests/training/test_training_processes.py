@@ -84,6 +84,6 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 def test_the_batch_has_to_be_shared_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taser.training._build.processes", lambda: 3)
+    monkeypatch.setattr("taser.training._build.world_size", lambda: 3)
     with pytest.raises(ValueError, match=r"loop.batch=64 is shared by 3 processes"):
         two_processes.run.train(two_processes.trained(), tmp_path)

@@ -69,12 +69,18 @@ def test_yaml_gives_the_configuration_again(tmp_path: Path) -> None:
         ("loop: {epochs: }", "loop.epochs should be a whole number; got None"),
         ("objective: {awp: 1}", "objective.awp should be true or false; got 1"),
         ("objective: {epsilon: true}", "objective.epsilon should be a number; got True"),
-        ("objective: {epsilon: 8/0}", "objective.epsilon: a number or a fraction such as 8/255"),
-        ("objective: {epsilon: small}", "objective.epsilon: a number or a fraction .* 'small'"),
+        (
+            "objective: {epsilon: 8/0}",
+            "objective.epsilon should be a number or a fraction such as 8/255",
+        ),
+        (
+            "objective: {epsilon: small}",
+            "objective.epsilon should be a number or a fraction .* 'small'",
+        ),
         ("data: {name: 3}", "data.name should be text; got 3"),
         ("optimiser: {betas: 0.9}", "optimiser.betas should be a list; got 0.9"),
         ("optimiser: {betas: [0.9]}", "optimiser.betas should be 2 numbers"),
-        ("schedule: {milestones: [a]}", "schedule.milestones: a number or a fraction"),
+        ("schedule: {milestones: [a]}", "schedule.milestones should be a number or a fraction"),
         ("model: {options: 3}", "model.options should hold keys; got 3"),
         ("loop: 3", "loop should hold keys; got 3"),
         ("[1, 2]", r"should hold keys such as data: and loop:; got \[1, 2\]"),
@@ -106,6 +112,40 @@ def test_a_recipe_extends_another(tmp_path: Path) -> None:
         path = recipe(tmp_path, f"extends: {base}\nloop: {{batch: 8}}")
         config = read_recipe(path, ["loop.seed=5"])
         assert (config.loop.epochs, config.loop.batch, config.loop.seed) == (3, 8, 5)
+
+
+FAMILY = """
+loop: {epochs: 3, batch: 7}
+methods:
+  standard: {}
+  pgd: {objective: {name: pgd}, loop: {batch: 9}}
+"""
+
+
+def test_a_file_holds_a_recipe_for_each_method(tmp_path: Path) -> None:
+    """The method's keys change the file's, and those of a file that extends it."""
+    family = recipe(tmp_path, FAMILY)
+    assert read_recipe(f"{family}/standard") == override(
+        Config(), ["loop.epochs=3", "loop.batch=7"]
+    )
+    config = read_recipe(f"{family}/pgd", ["loop.seed=5"])
+    assert (config.objective.name, config.loop.seed) == ("pgd", 5)
+    assert (config.loop.epochs, config.loop.batch) == (3, 9)
+    other = tmp_path / "other.yaml"
+    other.write_text("extends: recipe.yaml\nloop: {epochs: 4, batch: 8}")
+    assert read_recipe(f"{other}/standard").loop.batch == 8
+    assert read_recipe(f"{other}/pgd").loop.epochs == 4
+    other.write_text("extends: recipe.yaml/pgd\nloop: {epochs: 4}")
+    assert (read_recipe(other).loop.epochs, read_recipe(other).loop.batch) == (4, 9)
+
+
+def test_a_method_has_to_be_named(tmp_path: Path) -> None:
+    family = recipe(tmp_path, FAMILY)
+    with pytest.raises(ValueError, match=r"several recipes; take one of .*/standard, .*/pgd"):
+        read_recipe(family)
+    for name in (f"{family}/pdg", "tables/diabetes/pgd", "digits/common"):
+        with pytest.raises(ValueError, match=f"there is no file and no recipe '{name}'"):
+            read_recipe(name)
 
 
 def test_a_study_is_no_recipe_of_a_run() -> None:

@@ -6,18 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from filelock import FileLock
 from safetensors.torch import load_file
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
 from taser import objectives, regularisers
-from taser._files import locked
 from taser.attacks import PGD, Threat
-from taser.attacks._pgd import step_for
+from taser.attacks._pgd import default_step_size
+from taser.data import Dataset, Split
 from taser.training import Config, load_trained, override, read_recipe, train
+from taser.training import _build as training_build
+from taser.training import _run as run
 from taser.training._build import (
     architecture,
     build_augmentation,
@@ -75,6 +79,49 @@ def test_a_run_again_gives_the_same_bits(tmp_path: Path) -> None:
     assert not same(weights(tmp_path / "one"), weights(tmp_path / "other"))
 
 
+def test_a_table_of_127_rows_is_trained_on_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).normal(size=(127, 3)).astype(np.float32)
+    rows = {"x": values[:100], "y": np.arange(100) % 2}
+    held_out = {f"{n}_{part}": v for part in ("validation", "test") for n, v in rows.items()}
+    targets = np.arange(127) % 2
+    np.savez(tmp_path / "table.npz", x_train=values, y_train=targets, **held_out)
+    seen: list[list[int]] = []
+    step = run._Run._step
+    monkeypatch.setattr(
+        run._Run, "_step", lambda self, b: (seen.append(b.index.tolist()), step(self, b))
+    )
+    data = {"name": str(tmp_path / "table.npz"), "examples": None}
+    train(small(data=data, model=MLP, loop={"epochs": 2}), tmp_path / "run")
+    assert [len(index) for index in seen] == [64, 63, 64, 63]
+    for epoch in (seen[:2], seen[2:]):
+        assert sorted(epoch[0] + epoch[1]) == list(range(127))
+
+
+@pytest.mark.parametrize(("world", "sizes"), [(1, [64, 63]), (2, [64, 63]), (32, [127])])
+def test_each_process_has_an_equal_share(
+    monkeypatch: pytest.MonkeyPatch, world: int, sizes: list[int]
+) -> None:
+    """At least two rows; less than one for each process is dropped."""
+    for place in (training_build, run):
+        monkeypatch.setattr(place, "world_size", lambda: world)
+    split = Split(torch.rand(127, 1, 8, 8), torch.arange(127) % 10)
+    data = Dataset("some", split, split, split, tuple("0123456789"))
+    setup = set_up(small(model=MLP), data)
+    one = object.__new__(run._Run)
+    one.setup = setup
+    for batch, size in zip(setup.batches, sizes, strict=True):
+        shares = []
+        for rank in range(world):
+            setup.rank = rank
+            shares.append(one._own_part(batch)[1])
+        assert len(batch.y) == size
+        assert {len(share) for share in shares} == {size // world}
+        assert size // world >= 2
+        assert torch.equal(torch.cat(shares), batch.y[: world * (size // world)])
+
+
 @pytest.mark.parametrize("method", ["standard", "pgd"])
 @pytest.mark.parametrize("name", ["breast-cancer", "diabetes"])
 def test_tables_and_regression(tmp_path: Path, name: str, method: str) -> None:
@@ -126,6 +173,7 @@ def test_accumulated_parts_are_the_whole_batch(
     """Without BatchNorm and with draws that do not depend on the parts.
 
     Sums in float32 round to 1e-7 in another order, and SGD carries that on without magnifying it.
+    An attack would, by the sign of a gradient that is nearly zero; these batches have none.
     """
     monkeypatch.setattr(PGD, "_begin", lambda _, x, __: x + 1e-3 * (50 * x).sin())
     for parts in (1, 3):
@@ -133,7 +181,7 @@ def test_accumulated_parts_are_the_whole_batch(
             model=MLP, objective={**METHODS["trades+awp"]}, teacher={"weight": 1.0},
             regulariser={"name": "gradient-norm", "weight": 1.0},
             optimiser={"name": "sgd", "rate": 0.05, "clip": 1.0},
-            loop={"accumulate": parts, "epochs": 2},
+            loop={"accumulate": parts, "epochs": 2, "batch": 60},  # batches of 60, 60 and 9
         )  # fmt: skip
         train(config, tmp_path / str(parts))
     one, three = (weights(tmp_path / name) for name in ("1", "3"))
@@ -220,7 +268,7 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        locked(tmp_path / ".lock"),
+        FileLock(tmp_path / ".lock"),
         pytest.raises(RuntimeError, match="another process is training in"),
     ):
         train(small(model=MLP), tmp_path)
@@ -286,7 +334,7 @@ def test_defaults_are_the_paper_s() -> None:
     assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
     inner = PGD(Threat("linf", config.objective.epsilon), config.objective.steps)
     assert config.objective.step_size is inner.step_size is None
-    assert step_for(inner.threat, inner.steps) == pytest.approx(2 / 255)
+    assert default_step_size(inner.threat, inner.steps) == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
     assert config.objective.awp_with_penalty is False
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load as tensors_from
 from torch import nn
 
-from taser._distributed import VALIDATION, WEIGHTS, combine_seeds
+from taser._random import VALIDATION, WEIGHTS, combine_seeds
 from taser.models._ema import EMA
 from taser.training._checkpoint import weights_as_bytes
 from taser.training._config import OptimiserConfig

@@ -5,6 +5,7 @@ from ._attack import (
     AttackLoss,
     AttackWarning,
     Cascade,
+    LossAttack,
     Model,
     cross_entropy,
     kl_divergence,
@@ -20,7 +21,7 @@ from ._threat import Norm, Threat, fraction, lengths
 
 __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",
-    "LastingPGD", "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat", "Transfer",
-    "autoattack", "cross_entropy", "fraction", "input_gradient", "kl_divergence", "kl_from",
-    "lengths", "margin", "squared_error",
+    "LastingPGD", "LossAttack", "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat",
+    "Transfer", "autoattack", "cross_entropy", "fraction", "input_gradient", "kl_divergence",
+    "kl_from", "lengths", "margin", "squared_error",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""How an attack shows itself."""
+"""What every attack is, the losses that attacks ascend, and attacks one after the other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,17 @@ from ._threat import Threat
 Model = Callable[[Tensor], Tensor]
 """(B, *) → logits (B, C)."""
 
+AttackLoss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, y) → (B,): larger is worse for the model."""
 
+
+@runtime_checkable
 class Attack(Protocol):
-    """A search for a wrong answer inside a threat's ball.
+    """A search for a wrong answer inside a threat's ball; yours needs no base class.
 
-    name: what tables and records call it. An attack that notices something odd about the model says
-    so with an :class:`AttackWarning`. It may have `passes`, the forward passes that an example
-    costs at most, for a guess at the time left.
+    name: what tables and records call it. An attack that notices something odd about the model
+    warns with an :class:`AttackWarning`. It may have `passes`, the forward passes that an example
+    costs at most, which progress and the time left are estimated from.
     """
 
     @property
@@ -38,12 +42,32 @@ class Attack(Protocol):
         ...
 
 
+@runtime_checkable
+class LossAttack(Attack, Protocol):
+    """An attack that ascends a loss of the caller's choice: PGD, FGSM, RestartedPGD.
+
+    loss: what it ascends where the call names no other. Objectives whose inner maximum is not that
+    of the cross-entropy, such as TRADES, need one of these.
+    """
+
+    @property
+    def loss(self) -> AttackLoss: ...
+
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        loss: AttackLoss | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The attacked inputs, (B, *), detached. x: (B, *); y: (B,)."""
+        ...
+
+
 class AttackWarning(UserWarning):
     """Something about a model that makes an attack's result doubtful."""
-
-
-AttackLoss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, y) → (B,): larger is worse for the model."""
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -79,11 +103,11 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
 
 
-class Worst:
-    """Keeps the best iterate of an attack, by the margin loss max_{j≠y} z_j − z_y.
+class WorstPoints:
+    """The worst points found so far, by the margin loss max_{j≠y} z_j − z_y.
 
     x: (B, *), the points; loss: (B,), positive where the model errs. The clean examples are the
-    first points offered, so an attack that starts here never returns anything milder.
+    first points, so an attack that starts here never returns anything milder.
     """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor) -> None:
@@ -93,14 +117,14 @@ class Worst:
             self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
 
     @property
-    def standing(self) -> Tensor:
-        """The rows that are not broken yet: what an attack has left to do."""
+    def unbroken(self) -> Tensor:
+        """The numbers of the examples that the model still gets right."""
         return (~(self.loss > 0)).nonzero()[:, 0]
 
-    def offer(self, rows: Tensor, moved: Tensor, logits: Tensor) -> Tensor:
-        """Keep the points that are worse than what there was; True where a row still stands.
+    def update(self, rows: Tensor, moved: Tensor, logits: Tensor) -> Tensor:
+        """Keep the points that are worse than those before; True where a row is still unbroken.
 
-        rows: (R,) numbers of examples; moved: (R, *) points; logits: (R, C), the model's answer.
+        rows: (R,) numbers of examples; moved: (R, *) points; logits: (R, C), the model's output.
         """
         loss = margin(logits.detach(), self.y[rows])
         worse = loss > self.loss[rows]
@@ -111,7 +135,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Cascade:
-    """The union of what its stages break, at the price of attacking each example until it breaks.
+    """Attacks one after the other, each on the examples that the earlier ones did not break.
 
     note: what a reader of its results should know.
     """
@@ -190,17 +214,17 @@ class UnitBox:
 
 
 def short_repr(attack: Any) -> str:
-    """Its name and options; a function is shown by its name, a network by its class.
+    """An attack's class and options; a function is shown by its name, a network by its class.
 
     >>> from taser.attacks import FGSM, Threat
     >>> repr(FGSM(Threat("linf", 0.1)))[-32:]
     "loss=cross_entropy, name='fgsm')"
     """
-    options = ", ".join(f"{f.name}={_shown(getattr(attack, f.name))}" for f in fields(attack))
+
+    def shown(value: Any) -> str:
+        if isinstance(value, nn.Module):
+            return type(value).__name__
+        return getattr(value, "__qualname__", None) or repr(value)
+
+    options = ", ".join(f"{f.name}={shown(getattr(attack, f.name))}" for f in fields(attack))
     return f"{type(attack).__name__}({options})"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, nn.Module):
-        return type(value).__name__
-    return getattr(value, "__qualname__", None) or repr(value)

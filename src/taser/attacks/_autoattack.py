@@ -23,7 +23,7 @@ from ._threat import Threat, inside
 LOGGER = logging.getLogger("auto-attack")
 
 
-class _Kept(logging.Handler):
+class _WarningCollector(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.messages: list[str] = []
@@ -35,15 +35,15 @@ class _Kept(logging.Handler):
 @contextmanager
 def log_as_warnings() -> Iterator[None]:
     """What the package logs as a warning becomes an AttackWarning, each message once."""
-    kept = _Kept()
+    collector = _WarningCollector()
     propagate, LOGGER.propagate = LOGGER.propagate, False
-    LOGGER.addHandler(kept)
+    LOGGER.addHandler(collector)
     try:
         yield
     finally:
-        LOGGER.removeHandler(kept)
+        LOGGER.removeHandler(collector)
         LOGGER.propagate = propagate
-    for message in dict.fromkeys(kept.messages):
+    for message in dict.fromkeys(collector.messages):
         warnings.warn(f"AutoAttack says: {message}", AttackWarning, stacklevel=3)
 
 
@@ -52,16 +52,17 @@ class _AllBroken(Exception):
 
 
 class EarlyExit:
-    """A model that is not asked again about an example it got wrong.
+    """A model that stops computing an example as soon as it got it wrong.
 
-    An attack with a fixed number of steps asks about all of its examples to the end. This stands
-    between the two: the first wrong answer inside the ball is kept, that row's later answers are
-    made up (wrong, without gradient), and the run ends when no example is left. As examples do not
-    meet inside an attack, the others are attacked as they would have been. Asked again about the
-    clean examples, without a gradient, it repeats itself, also for a model that draws.
+    The package's attacks with a fixed number of steps run all of their examples to the end. They
+    call this object instead of the model: it keeps the first wrongly classified point inside the
+    ball, returns made-up logits for that row from then on (wrong, without gradient), and ends the
+    run when no example is left. Examples do not influence one another inside an attack, so the
+    others are attacked as they would have been. For the clean examples, without a gradient, it
+    repeats its first logits, also for a model that draws.
 
     x: (B, *); y: (B,). ranking: (B, C), classes by clean logit, the smallest first; found: (B, *),
-    the wrongly answered points, x itself where there is none; broken: (B,).
+    the wrongly classified points, x itself where there is none; broken: (B,).
     """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor, threat: Threat) -> None:
@@ -74,16 +75,16 @@ class EarlyExit:
         self.broken = logits.argmax(1) != y
         self.found = x.clone()
         self._made_up = F.one_hot((y + 1) % logits.shape[1], logits.shape[1]).to(logits.dtype)
-        self._rows = self.standing
+        self._rows = self.unbroken
 
     @property
-    def standing(self) -> Tensor:
+    def unbroken(self) -> Tensor:
         """The numbers of the examples that are not broken."""
         return (~self.broken).nonzero()[:, 0]
 
     def run(self, attack: Callable[[Tensor, Tensor], object]) -> None:
-        """attack(x, y) on the examples that stand; it has to ask this object for logits."""
-        self._rows = self.standing
+        """attack(x, y) on the unbroken examples; it has to call this object for logits."""
+        self._rows = self.unbroken
         if len(self._rows) == 0:
             return
         with suppress(_AllBroken):
@@ -93,16 +94,16 @@ class EarlyExit:
         """Logits, (R, C), for points of the rows that the run began with, (R, *)."""
         if not moved.requires_grad and torch.equal(moved, self.x[self._rows]):
             return self._clean[self._rows]
-        asked = (~self.broken[self._rows]).nonzero()[:, 0]
-        rows = self._rows[asked]
-        points = moved if len(asked) == len(moved) else moved[asked]
+        active = (~self.broken[self._rows]).nonzero()[:, 0]
+        rows = self._rows[active]
+        points = moved if len(active) == len(moved) else moved[active]
         logits = self.model(points)
         wrong = logits.detach().argmax(1) != self.y[rows]
         if wrong.any():
             self._keep(rows[wrong], points.detach()[wrong])
-        if len(asked) == len(moved):
+        if len(active) == len(moved):
             return logits
-        return self._made_up[self._rows].index_put((asked,), logits)
+        return self._made_up[self._rows].index_put((active,), logits)
 
     def _keep(self, rows: Tensor, points: Tensor) -> None:
         allowed = inside(self.threat, points, self.x[rows])
@@ -122,8 +123,8 @@ TARGETS = 9  # classes that targeted attacks try, as in the standard version
 class AutoAttackPart:
     """One attack of AutoAttack, with the standard version's settings.
 
-    Examples leave it at once when they break, by a :class:`EarlyExit`. The draws are those of the
-    package with this seed, so the verdicts are too.
+    Broken examples leave at once, see :class:`EarlyExit`. The draws are those of the package with
+    this seed, and so are the verdicts.
     """
 
     part: Part
@@ -152,19 +153,19 @@ class AutoAttackPart:
         box = UnitBox.around(self.threat, x)
         with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings():
             u = box.into(x.detach()).float().contiguous()
-            sieve = EarlyExit(box.model(model, x.dtype), u, y, box.threat(self.threat))
-            package = self._package(sieve, x)
+            target = EarlyExit(box.model(model, x.dtype), u, y, box.threat(self.threat))
+            package = self._package(target, x)
             torch.manual_seed(self.seed)
-            _RUNS[self.part](package, sieve)
-        # The way into [0, 1] and back rounds: in a wide box by more than the ball forgives.
-        moved = self.threat.project(box.back(sieve.found.to(x)), x)
-        return torch.where(rows_like(sieve.broken, x), moved, x)
+            _RUNS[self.part](package, target)
+        # Scaling to [0, 1] and back rounds: in a wide box by more than `inside` allows.
+        moved = self.threat.project(box.back(target.found.to(x)), x)
+        return torch.where(rows_like(target.broken, x), moved, x)
 
-    def _package(self, sieve: EarlyExit, x: Tensor) -> Any:
+    def _package(self, target: EarlyExit, x: Tensor) -> Any:
         from pyautoattack import AutoAttack
 
         package = AutoAttack(
-            sieve, eps=sieve.threat.epsilon, norm=NORMS[self.threat.norm], seed=self.seed,
+            target, eps=target.threat.epsilon, norm=NORMS[self.threat.norm], seed=self.seed,
             device=x.device, version="standard",
         )  # fmt: skip
         package.apgd.init_hyperparam(x)
@@ -172,35 +173,35 @@ class AutoAttackPart:
         return package
 
 
-def _apgd(package: Any, sieve: EarlyExit, loss: str) -> None:
+def _apgd(package: Any, target: EarlyExit, loss: str) -> None:
     package.apgd.loss = loss
-    sieve.run(package.apgd.attack_single_run)
+    target.run(package.apgd.attack_single_run)
 
 
-def _apgd_targeted(package: Any, sieve: EarlyExit) -> None:
-    for rank in _ranks(sieve):
-        package.apgd_targeted.y_target = sieve.ranking[sieve.standing, -rank]
-        sieve.run(package.apgd_targeted.attack_single_run)
+def _apgd_targeted(package: Any, target: EarlyExit) -> None:
+    for rank in _ranks(target):
+        package.apgd_targeted.y_target = target.ranking[target.unbroken, -rank]
+        target.run(package.apgd_targeted.attack_single_run)
 
 
-def _fab_targeted(package: Any, sieve: EarlyExit) -> None:
-    for rank in _ranks(sieve):
+def _fab_targeted(package: Any, target: EarlyExit) -> None:
+    for rank in _ranks(target):
         package.fab.target_class = rank
         with torch.no_grad():
-            sieve.run(functools.partial(package.fab.attack_single_run, is_targeted=True))
+            target.run(functools.partial(package.fab.attack_single_run, is_targeted=True))
 
 
-def _square(package: Any, sieve: EarlyExit) -> None:
-    shape = sieve.x.shape[1:] if sieve.x.ndim == 4 else (1, 1, sieve.x[0].numel())
+def _square(package: Any, target: EarlyExit) -> None:
+    shape = target.x.shape[1:] if target.x.ndim == 4 else (1, 1, target.x[0].numel())
 
     def run(x: Tensor, y: Tensor) -> None:
-        package.square.predict = lambda moved: sieve.model(moved.reshape(-1, *sieve.x.shape[1:]))
+        package.square.predict = lambda moved: target.model(moved.reshape(-1, *target.x.shape[1:]))
         package.square.init_hyperparam(x.reshape(-1, *shape))
         with torch.no_grad():
             _, moved = package.square.attack_single_run(x.reshape(-1, *shape), y)
-            sieve(moved.reshape(x.shape))  # it drops broken examples by itself: ask for the end
+            target(moved.reshape(x.shape))  # broken examples left it already
 
-    sieve.run(run)
+    target.run(run)
 
 
 _RUNS: dict[Part, Callable[[Any, EarlyExit], None]] = {
@@ -212,9 +213,9 @@ _RUNS: dict[Part, Callable[[Any, EarlyExit], None]] = {
 }
 
 
-def _ranks(sieve: EarlyExit) -> range:
-    """Targets from the most likely wrong class on: 2 stands for the second largest logit."""
-    return range(2, min(TARGETS, sieve.ranking.shape[1] - 1) + 2)
+def _ranks(target: EarlyExit) -> range:
+    """Targets from the most likely wrong class on: 2 means the second largest logit."""
+    return range(2, min(TARGETS, target.ranking.shape[1] - 1) + 2)
 
 
 def autoattack(
@@ -246,9 +247,9 @@ def autoattack(
 
 
 def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
-    """The package's own questions about a model, as :class:`AttackWarning`s.
+    """The package's own checks of a model, as :class:`AttackWarning`s.
 
-    Does it answer at random, with probabilities, or by an optimisation of its own?
+    Are its outputs random, probabilities, or found by an optimisation of its own?
     """
     from pyautoattack import checks
 
@@ -258,5 +259,5 @@ def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
     with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings(), torch.no_grad():
         checks.check_randomized(copied, x, y, logger=LOGGER)
         checks.check_range_output(copied, x, logger=LOGGER)
-        checks.funcs.update(dict.fromkeys(checks.funcs, 0))  # it never forgets a model by itself
+        checks.funcs.update(dict.fromkeys(checks.funcs, 0))  # it keeps counts of earlier models
         checks.check_dynamic(copied, x, logger=LOGGER)

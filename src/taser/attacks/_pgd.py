@@ -1,59 +1,98 @@
-"""PGD as an evaluation uses it: many steps, several starts, broken examples leave at once."""
+"""Projected gradient ascent: for training, with restarts for evaluation, and in one step."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import AttackLoss, Model, Worst, cross_entropy, margin, short_repr
+from ._attack import AttackLoss, Model, WorstPoints, cross_entropy, margin, short_repr
 from ._threat import Threat
 
 Start = Literal["random", "gaussian", "clean"]
 GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
 
 
-def step_for(threat: Threat, steps: int) -> float:
+def default_step_size(threat: Threat, steps: int) -> float:
     """2.5·ε/steps: 2/255 for ten steps within 8/255.
 
-    >>> round(255 * step_for(Threat("linf", "8/255"), 10), 9)
+    >>> round(255 * default_step_size(Threat("linf", "8/255"), 10), 9)
     2.0
     """
     return 2.5 * threat.epsilon / steps
 
 
-@dataclass(frozen=True)
+def _check_options(step_size: float | None, **counts: int) -> None:
+    for option, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{option} should be at least 1; got {value}")
+    if step_size is not None and not step_size > 0:
+        raise ValueError(f"step_size should be positive; got {step_size}")
+
+
+def outputs_and_gradient(
+    model: Model, x: Tensor, y: Tensor, loss: AttackLoss
+) -> tuple[Tensor, Tensor]:
+    """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached.
+
+    Each row of the gradient is that example's own if the model does not couple examples. The model
+    gets a copy of x, for its first layer may work in place.
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        outputs = model(x.clone())
+        (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
+    return outputs.detach(), gradient
+
+
+def input_gradient(model: Model, x: Tensor, y: Tensor, loss: AttackLoss) -> Tensor:
+    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own if the model does not couple examples."""
+    return outputs_and_gradient(model, x, y, loss)[1]
+
+
+@dataclass(frozen=True, repr=False)
 class PGD:
-    """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball.
+    """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball; the last iterate.
 
     step_size
         η; None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
     start
         "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
         "clean": x itself.
+    loss
+        What is ascended where the call names no other loss.
+    name
+        "pgd-10" for ten steps, unless you give another.
 
-    The model is asked in evaluation mode, and neither its statistics nor its gradients change.
+    The model runs in eval mode, and neither its statistics nor its gradients change.
     """
 
     threat: Threat = field(default_factory=Threat)
     steps: int = 10
     step_size: float | None = None
     start: Start = "random"
+    loss: AttackLoss = cross_entropy
+    name: str = ""
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps should be at least 1; got {self.steps}")
-        if self.step_size is not None and not self.step_size > 0:
-            raise ValueError(f"step_size should be positive; got {self.step_size}")
+        _check_options(self.step_size, steps=self.steps)
         if self.start not in get_args(Start):
             raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
+        object.__setattr__(self, "name", self.name or f"pgd-{self.steps}")
 
     @property
     def length(self) -> float:
         """η."""
-        return self.step_size or step_for(self.threat, self.steps)
+        return self.step_size or default_step_size(self.threat, self.steps)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that an example costs at most; a backward pass counts two."""
+        return 3 * self.steps
 
     def __call__(
         self,
@@ -61,17 +100,16 @@ class PGD:
         x: Tensor,
         y: Tensor,
         *,
-        loss: AttackLoss = cross_entropy,
+        loss: AttackLoss | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Adversarial inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
-        length = self.length
         moved = self._begin(x, generator)
         with eval_mode(model, freeze=True):
             for _ in range(self.steps):
-                gradient = input_gradient(model, moved, y, loss)
-                moved = self.threat.project(moved + length * self.threat.ascent(gradient), x)
+                gradient = input_gradient(model, moved, y, loss or self.loss)
+                moved = self.threat.project(moved + self.length * self.threat.ascent(gradient), x)
         return moved
 
     def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -83,27 +121,7 @@ class PGD:
         return x + GAUSSIAN_START * noise
 
 
-def outputs_and_gradient(
-    model: Model, x: Tensor, y: Tensor, loss: AttackLoss
-) -> tuple[Tensor, Tensor]:
-    """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached.
-
-    Each row of the gradient is that example's own, because the examples do not meet. The model
-    gets a copy of x, for its first layer may work in place.
-    """
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        outputs = model(x.clone())
-        (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
-    return outputs.detach(), gradient
-
-
-def input_gradient(model: Model, x: Tensor, y: Tensor, loss: AttackLoss) -> Tensor:
-    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own because the examples do not meet."""
-    return outputs_and_gradient(model, x, y, loss)[1]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FGSM:
     """x' = Π(x + ε·ascent(∇ℓ(x))), from the clean point."""
 
@@ -111,8 +129,7 @@ class FGSM:
     loss: AttackLoss = cross_entropy
     name: str = "fgsm"
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     @property
     def passes(self) -> int:
@@ -125,18 +142,19 @@ class FGSM:
         x: Tensor,
         y: Tensor,
         *,
+        loss: AttackLoss | None = None,
         generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         with eval_mode(model, freeze=True):
-            gradient = input_gradient(model, x, y, self.loss)
+            gradient = input_gradient(model, x, y, loss or self.loss)
         return self.threat.project(x + self.threat.epsilon * self.threat.ascent(gradient), x)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RestartedPGD:
-    """Projected gradient ascent from `restarts` random points, or from x itself.
+    """PGD for evaluation: from `restarts` random points, or from x itself; the worst point found.
 
     step_size
         None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
@@ -154,17 +172,12 @@ class RestartedPGD:
     loss: AttackLoss = margin
     random_start: bool = True
     name: str = "pgd"
-    _leaves = True  # at the first step that breaks it
+    early_exit: ClassVar[bool] = True
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        for option in ("steps", "restarts"):
-            if getattr(self, option) < 1:
-                raise ValueError(f"{option} should be at least 1; got {getattr(self, option)}")
-        if self.step_size is not None and not self.step_size > 0:
-            raise ValueError(f"step_size should be positive; got {self.step_size}")
+        _check_options(self.step_size, steps=self.steps, restarts=self.restarts)
 
     @property
     def passes(self) -> int:
@@ -177,41 +190,54 @@ class RestartedPGD:
         return self.restarts if self.random_start else 1
 
     def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        loss: AttackLoss | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         with eval_mode(model, freeze=True):
-            worst = Worst(model, x, y)
+            worst = WorstPoints(model, x, y)
             for _ in range(self._starts):
-                rows = worst.standing if self._leaves else torch.arange(len(x), device=x.device)
+                rows = worst.unbroken if self.early_exit else torch.arange(len(x), device=x.device)
                 if len(rows) == 0:
                     break
-                begin = self.threat.random(x[rows], generator) if self.random_start else x[rows]
-                self._ascend(model, begin, x, y, rows, worst)
+                start = self.threat.random(x[rows], generator) if self.random_start else x[rows]
+                self._ascend(model, start, x, loss or self.loss, rows, worst)
         return worst.x
 
     def _ascend(
-        self, model: Model, moved: Tensor, x: Tensor, y: Tensor, rows: Tensor, worst: Worst
+        self,
+        model: Model,
+        moved: Tensor,
+        x: Tensor,
+        loss: AttackLoss,
+        rows: Tensor,
+        worst: WorstPoints,
     ) -> None:
-        length = self.step_size or step_for(self.threat, self.steps)
+        """One ascent of the examples `rows`, (R,), from `moved`, (R, *)."""
+        step_size = self.step_size or default_step_size(self.threat, self.steps)
         for _ in range(self.steps):
-            logits, gradient = outputs_and_gradient(model, moved, y[rows], self.loss)
-            stands = worst.offer(rows, moved, logits)
-            if self._leaves:
-                rows, moved, gradient = rows[stands], moved[stands], gradient[stands]
+            logits, gradient = outputs_and_gradient(model, moved, worst.y[rows], loss)
+            unbroken = worst.update(rows, moved, logits)
+            if self.early_exit:
+                rows, moved, gradient = rows[unbroken], moved[unbroken], gradient[unbroken]
             if len(rows) == 0:
                 return
-            moved = self.threat.project(moved + length * self.threat.ascent(gradient), x[rows])
+            moved = self.threat.project(moved + step_size * self.threat.ascent(gradient), x[rows])
         with torch.no_grad():
-            worst.offer(rows, moved, model(moved.clone()))  # which may work in place
+            worst.update(rows, moved, model(moved.clone()))  # which may work in place
 
 
 class LastingPGD(RestartedPGD):
-    """The same, but every example is ascended to the end, from every start.
+    """RestartedPGD without early exit: every example is ascended to the end, from every start.
 
     For :class:`Transfer`: a point that barely crosses the surrogate's boundary says little of
     another model.
     """
 
-    _leaves = False
+    early_exit = False

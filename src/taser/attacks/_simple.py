@@ -1,4 +1,4 @@
-"""Attacks made on another model."""
+"""Random noise, and attacks made on another model."""
 
 from dataclasses import dataclass, field
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Attack, Model, Worst, short_repr
+from ._attack import Attack, Model, WorstPoints, short_repr
 from ._threat import Threat
 
 
 @dataclass(frozen=True)
 class RandomNoise:
-    """The worst of `samples` random points; an attack worth its name finds all that this finds."""
+    """The worst of `samples` random points, which any stronger attack should find as well."""
 
     threat: Threat = field(default_factory=Threat)
     samples: int = 100
@@ -33,30 +33,29 @@ class RandomNoise:
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         with eval_mode(model, freeze=True), torch.no_grad():
-            worst = Worst(model, x, y)
+            worst = WorstPoints(model, x, y)
             for _ in range(self.samples):
-                rows = worst.standing
+                rows = worst.unbroken
                 if len(rows) == 0:
                     break
                 moved = self.threat.random(x[rows], generator)
-                worst.offer(rows, moved, model(moved.clone()))  # which may work in place
+                worst.update(rows, moved, model(moved.clone()))  # which may work in place
         return worst.x
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transfer:
-    """What `attack` finds against `surrogate`, handed to the model as it is.
+    """The points that `attack` finds against `surrogate`, tried on the model.
 
-    It needs nothing of the model: where it beats a white-box attack, gradients are hidden. The
-    attack should not stop where the surrogate errs: :class:`LastingPGD` goes on.
+    It never runs the model: where it beats a white-box attack, gradients are masked. The attack
+    should not stop where the surrogate errs: :class:`LastingPGD` goes on.
     """
 
     attack: Attack
     surrogate: Model
     name: str = "transfer"
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     @property
     def threat(self) -> Threat:
@@ -70,7 +69,7 @@ class Transfer:
 
     def __call__(
         self,
-        model: Model,  # noqa: ARG002 — that is the point
+        model: Model,  # noqa: ARG002 — the surrogate is attacked instead
         x: Tensor,
         y: Tensor,
         *,

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, Worst, margin
+from ._attack import Model, WorstPoints, margin
 from ._threat import Threat
 
 Rule = Literal["adam", "momentum"]
 BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
 TINY = 1e-8
 PAPER_STEP = 0.01
-VALUES = 2048 * 3 * 32 * 32  # asked at once: of larger images fewer, or memory would not do
+VALUES = 2048 * 3 * 32 * 32  # numbers in one forward: of larger images fewer, to save memory
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,18 @@ class SPSA:
         ĝ(x) = 1/n Σ_i [ℓ(x + δ v_i) − ℓ(x − δ v_i)] / (2δ) · v_i,   v_i ∈ {−1, 1}^d
 
     It needs no gradients, so it is not fooled where they are hidden. The defaults are those of the
-    paper, 32 iterations × 128 samples, which are weak; :meth:`strong` is a search to rely on.
+    paper, 32 iterations × 128 samples, which are weak; :meth:`strong` is much stronger.
     The point with the largest margin loss is kept, and broken examples leave at once.
 
     step_size
-        None: the paper's 0.01; in a wide ball, ℓ∞ or without a box, 2ε/iterations, or its edge
-        could not be reached.
+        None: the paper's 0.01, or 2ε/iterations where that is larger and the ball is ℓ∞ or has no
+        box, so that the ball's edge can be reached.
     rule
         "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates, steepest
         in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which forget how
         large each pixel's slope is, stop short of what PGD finds; these do not.
     chunk
-        Inputs that the model is asked at once, fewer if they are large; two for each example, if
-        that is more.
+        Inputs in one forward pass, fewer if they are large; two for each example, if that is more.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -50,7 +49,7 @@ class SPSA:
     name: str = "spsa"
 
     def __post_init__(self) -> None:
-        if self.step_size is None:  # written down as what it is
+        if self.step_size is None:  # so that records and repr show the number
             wide = self.threat.norm == "linf" or self.threat.low is None
             reach = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
             object.__setattr__(self, "step_size", max(PAPER_STEP, reach))
@@ -81,8 +80,8 @@ class SPSA:
         x = x.detach()
         moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         with eval_mode(model, freeze=True), torch.no_grad():
-            worst = Worst(model, x, y)
-            rows = worst.standing
+            worst = WorstPoints(model, x, y)
+            rows = worst.unbroken
             for step in range(self.iterations):
                 if len(rows) == 0:
                     break
@@ -91,7 +90,7 @@ class SPSA:
                 second[rows] = BETAS[1] * second[rows] + (1 - BETAS[1]) * gradient.square()
                 move = self._move(first[rows], second[rows], step)
                 moved[rows] = self.threat.project(moved[rows] + move, x[rows])
-                rows = rows[worst.offer(rows, moved[rows], model(moved[rows]))]
+                rows = rows[worst.update(rows, moved[rows], model(moved[rows]))]
         return worst.x
 
     def _move(self, first: Tensor, second: Tensor, step: int) -> Tensor:
@@ -109,7 +108,7 @@ class SPSA:
     ) -> Tensor:
         """ĝ, (B, *): the mean over `samples` pairs of queries, as many at once as `chunk` allows.
 
-        The points asked may leave the ball and the box by δ: nothing is claimed of them.
+        The query points may leave the ball and the box by δ; none of them is returned.
         """
         total = torch.zeros_like(x)
         at_once = max(1, min(self.chunk, VALUES // x[0].numel()) // (2 * len(x)))
@@ -117,8 +116,8 @@ class SPSA:
             count = min(at_once, self.samples - start)
             v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)
             v = 2 * v.to(x.dtype) - 1
-            asked = torch.cat([x + self.delta * v, x - self.delta * v]).flatten(0, 1)
-            loss = margin(model(asked), y.repeat(2 * count))
+            queries = torch.cat([x + self.delta * v, x - self.delta * v]).flatten(0, 1)
+            loss = margin(model(queries), y.repeat(2 * count))
             above, below = loss.view(2, count, len(x))
             slope = (above - below) / (2 * self.delta)
             total += torch.einsum("nb,nb...->b...", slope, v)

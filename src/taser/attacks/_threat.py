@@ -1,4 +1,4 @@
-"""Whether an attack kept to its threat, asked without trusting it."""
+"""Threat models: the points that an attack may choose."""
 
 import math
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ class Threat:
         return self.into_box(x + change)
 
     def reach(self, shape: Sequence[int]) -> float:
-        """How far the ball's edge is in a coordinate of inputs of this shape: a root mean square.
+        """The root mean square, over coordinates, of a change of length ε to inputs of this shape.
 
         >>> Threat("linf", 0.1).reach((3, 2, 2)), Threat("l2", 2.0).reach((4,))
         (0.1, 1.0)
@@ -114,7 +114,7 @@ def fraction(value: float | str) -> float:
 
 
 def shown(value: float) -> str:
-    """The way people write it: 8/255 rather than 0.0314.
+    """ε as people write it: 8/255 rather than 0.0314.
 
     >>> shown(8 / 255), shown(0.3)
     ('8/255', '0.3')
@@ -126,9 +126,9 @@ def shown(value: float) -> str:
 
 
 def inside(threat: Threat, moved: Tensor, x: Tensor) -> Tensor:
-    """True where a point is in the ball around x and in the box, but for rounding. (B, *) → (B,).
+    """True where a point is in the ball around x and in the box, up to rounding. (B, *) → (B,).
 
-    x ± ε in float32 is off by half a unit in the last place of x, which is not the attack's fault.
+    x ± ε in float32 is off by half a unit in the last place of x: that much is allowed.
     """
     rounding = 2 * torch.finfo(x.dtype).eps * x.abs().flatten(1).amax(1) + 1e-5 * threat.epsilon
     close = threat.distance(moved, x) <= threat.epsilon + rounding

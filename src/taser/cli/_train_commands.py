@@ -81,8 +81,10 @@ def recipes() -> None:
         answer(listed)
         return
     wide = max(map(len, listed))
+    above = ""
     for name, summary in listed.items():
-        typer.echo(f"{name:{wide}}  {summary}")
+        typer.echo(f"{name:{wide}}  {summary if summary != above else ''}".rstrip())
+        above = summary
 
 
 def _settings(taser: bool | None, threads: int | None) -> list[str]:

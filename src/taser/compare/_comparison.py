@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from taser._files import write_atomically
-from taser._tensors import accelerator
+from taser._tensors import default_device
 from taser.attacks import Threat
 from taser.data import Dataset
 from taser.scores import DenoisingScore
@@ -46,7 +46,7 @@ def do(folder: Path, job: dict[str, Any], progress: Progress | None) -> dict[str
     }  # fmt: skip
     if "candidate" in job:
         return {**found, "candidate": job["candidate"]}
-    model = load_trained(folder / "run").to(accelerator())
+    model = load_trained(folder / "run").to(default_device())
     records = judged(model, folder, dataset.test, job["evaluation"], progress)
     closer = _closer(model, folder, job, config, dataset, progress)
     return {**found, "finetuned": job["finetuned"], "chosen": settings, "records": records,
@@ -108,7 +108,7 @@ def _judge_again(folder: Path, job: dict[str, Any], progress: Progress | None) -
     if not (home / "best.safetensors").exists():
         raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
     test = build_data(read_recipe(home / "config.yaml").data).test
-    model = load_trained(home).to(accelerator())
+    model = load_trained(home).to(default_device())
     records = judged(model, folder, test, job["evaluation"], progress)
     return {"judged": job["judged"], "records": records}
 

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taser._tensors import accelerator
+from taser._tensors import default_device
 from taser.attacks import Threat
 from taser.attacks._pgd import outputs_and_gradient
 from taser.data import Split
-from taser.evaluation import subset
-from taser.evaluation._audit import TooFewRight, audit
+from taser.evaluation import TooFewCorrect, audit, subset
 from taser.evaluation._curve import accuracy_curve
 from taser.evaluation._record import device_of
 from taser.probes import Logit, Margin, Probed
@@ -148,7 +147,7 @@ def audited(
             restarts=2, queries=200, progress=progress,
         ).numbers()  # fmt: skip
     except ValueError as error:
-        if isinstance(error, TooFewRight) and n < len(test):
+        if isinstance(error, TooFewCorrect) and n < len(test):
             return audited(model, test, threat, 2 * n, surrogate, progress)
         return {"verdict": f"not audited: {error}", "checks": [], "n": 0}
 
@@ -156,4 +155,4 @@ def audited(
 def plain_network(queue: Queue, seed: int) -> nn.Module | None:
     """The network of standard training alone, if it is finished: attacks transfer from it."""
     folder: Path = queue.folder / job_name("standard", "off", seed) / "run"
-    return load_trained(folder).to(accelerator()) if (folder / "result.json").exists() else None
+    return load_trained(folder).to(default_device()) if (folder / "result.json").exists() else None

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from taser._files import Taken, locked, write_atomically
+from filelock import FileLock, Timeout
+
+from taser._files import write_atomically
 from taser._progress import Progress
 
 Work = Callable[[Path, dict[str, Any], Progress | None], dict[str, Any]]
@@ -83,9 +85,9 @@ class Queue:
     def taken(self, name: str) -> bool:
         """Whether some worker has the job in hand."""
         try:
-            with locked(self.folder / name / ".lock", wait=False):
+            with FileLock(self.folder / name / ".lock", timeout=0):
                 return False
-        except Taken:
+        except Timeout:
             return True
 
     def doing(self, name: str) -> str | None:
@@ -142,7 +144,7 @@ class Queue:
         home = self.folder / name
         note = home / "doing.txt"
         try:
-            with locked(home / ".lock", wait=False):
+            with FileLock(home / ".lock", timeout=0):
                 if self.result(name) is not None or (home / "error.txt").exists():
                     return "over"
                 try:
@@ -157,7 +159,7 @@ class Queue:
                     with suppress(OSError):
                         note.unlink(missing_ok=True)
                 return "done"
-        except Taken:
+        except Timeout:
             return "taken"
 
 

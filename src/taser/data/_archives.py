@@ -1,4 +1,4 @@
-"""Image data sets as Hugging Face stores them: Parquet files of encoded images and labels."""
+"""The files in which image data sets are published: found in a folder or archive, and decoded."""
 
 import gzip
 import io
@@ -9,6 +9,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import isqrt
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ._dataset import Examples, joined
+from ._dataset import Examples, concatenate
 from ._readers import pyarrow_parquet
 from ._sources import FetchError
 
@@ -35,14 +36,14 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
     if not path.exists():
         raise FetchError(f"there is no file or folder at {path}")
     found: dict[str, bytes] = {}
-    for name, content in _folder(path, patterns) if path.is_dir() else _archive(path, patterns):
+    for name, content in (_folder if path.is_dir() else _archive)(path, patterns):
         found.setdefault(name, content)
     return found
 
 
 def _folder(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     for file in (*sorted(path.glob("*")), *sorted(path.glob("*/*"))):
-        if _wanted(file.name, patterns) and file.is_file():
+        if _matches(file.name, patterns) and file.is_file():
             yield file.name, file.read_bytes()
 
 
@@ -51,7 +52,7 @@ def _archive(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes
         with tarfile.open(path) as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
-                if not member.isreg() or not _wanted(name, patterns):
+                if not member.isreg() or not _matches(name, patterns):
                     continue
                 if member.size > LARGEST:
                     raise FetchError(
@@ -65,25 +66,22 @@ def _archive(path: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes
         raise FetchError(f"{path} is truncated, damaged or no tar archive: {error}") from error
 
 
-def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-Decode = Callable[..., tuple[Examples, Examples]]
 
 
 @dataclass(frozen=True)
 class Layout:
     """Files that together hold a data set, and how to decode them.
 
-    files: patterns of file names, each of which has to be met.
-    decode: takes, for each pattern, the list of the contents that met it, in the order of their
+    files: patterns of file names, each of which has to match a file.
+    decode: takes, for each pattern, the contents of the files that match it, in the order of their
     names; returns the training and the test examples as bytes.
     """
 
     what: str
     files: tuple[str, ...]
-    decode: Decode
+    decode: Callable[..., tuple[Examples, Examples]]
 
 
 def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examples]:
@@ -106,13 +104,22 @@ def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examp
     )
 
 
+DAMAGE = (OSError, EOFError, SyntaxError, ValueError, TypeError, OverflowError, zlib.error)
+
+
+@contextmanager
+def _decoding(what: str) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
+        raise FetchError(f"{what} is truncated or damaged: {error}") from error
+
+
 def decode_idx(content: bytes) -> np.ndarray:
     """An IDX file of bytes, gzipped or not, as an array."""
     if content[:2] == b"\x1f\x8b":
-        try:
+        with _decoding("a gzipped IDX file"):
             content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FetchError(f"a gzipped IDX file is truncated or damaged: {error}") from error
     # Two zero bytes, the type of the entries (8: unsigned bytes), the number of dimensions.
     if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise FetchError(f"wanted an IDX file of bytes; got a file that begins {content[:4]!r}")
@@ -125,7 +132,7 @@ def decode_idx(content: bytes) -> np.ndarray:
     return values.reshape(shape)
 
 
-def _decode(*groups: list[bytes]) -> tuple[Examples, Examples]:
+def _decode_idx_files(*groups: list[bytes]) -> tuple[Examples, Examples]:
     train_x, train_y, test_x, test_y = (decode_idx(group[0]) for group in groups)
     if train_x.ndim != 3 or test_x.ndim != 3:
         raise FetchError(f"wanted IDX images (N, H, W); got {train_x.shape} and {test_x.shape}")
@@ -140,17 +147,17 @@ IDX = Layout(
         "t10k-images?idx3-ubyte*",
         "t10k-labels?idx1-ubyte*",
     ),
-    _decode,
+    _decode_idx_files,
 )
 
 
 def decode_rows(content: bytes) -> np.ndarray:
     """A PNG of N rows, each the pixels of a square RGB image in reading order: (N, 3, H, H)."""
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
-            pixels = np.asarray(png)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise FetchError(f"a PNG of images is truncated or damaged: {error}") from error
+    with (
+        _decoding("a PNG of images"),
+        Image.open(io.BytesIO(content), formats=["PNG"]) as png,
+    ):
+        pixels = np.asarray(png)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or isqrt(pixels.shape[1]) ** 2 != pixels.shape[1]:
         raise FetchError(
             "wanted an RGB picture whose width is a square number, one image a row; got an array "
@@ -160,19 +167,10 @@ def decode_rows(content: bytes) -> np.ndarray:
     return pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
 
 
-def decode_labels(content: bytes) -> np.ndarray:
-    """A JSON list of class numbers: (N,)."""
-    try:
-        return np.array(json.loads(content), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise FetchError(f"a list of labels is truncated or damaged: {error}") from error
-
-
 def _decode_image_rows(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train_x, test_x = (
-        np.concatenate([decode_rows(content) for content in group]) for group in groups[:2]
-    )
-    train_y, test_y = (decode_labels(group[0]) for group in groups[2:])
+    train_x, test_x = (np.concatenate([*map(decode_rows, group)]) for group in groups[:2])
+    with _decoding("a list of labels"):
+        train_y, test_y = (np.array(json.loads(group[0]), dtype=np.uint8) for group in groups[2:])
     if len(train_x) != len(train_y) or len(test_x) != len(test_y):
         raise FetchError(
             f"{len(train_x)} and {len(test_x)} images, but {len(train_y)} and {len(test_y)} labels"
@@ -206,7 +204,7 @@ class ArrayUnpickler(pickle.Unpickler):
         return allowed[module, name]
 
 
-# Where this function lives differs between versions of numpy, so an array is asked.
+# The module of this function differs between versions of numpy; an array names the right one.
 _reconstruct: Any = np.empty(0).__reduce__()[0]
 
 
@@ -239,7 +237,7 @@ def unpickle_batch(content: bytes) -> Examples:
 
 
 def _decode_cifar_batches(train: list[bytes], test: list[bytes]) -> tuple[Examples, Examples]:
-    return joined([unpickle_batch(batch) for batch in train]), unpickle_batch(test[0])
+    return concatenate([*map(unpickle_batch, train)]), unpickle_batch(test[0])
 
 
 CIFAR_BATCHES = Layout(
@@ -270,7 +268,7 @@ def _pixels(encoded: bytes) -> np.ndarray:
 
 
 def _decode_parquet_images(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train, test = (joined([decode_parquet(content) for content in group]) for group in groups)
+    train, test = (concatenate([*map(decode_parquet, group)]) for group in groups)
     return train, test
 
 

@@ -1,6 +1,6 @@
-"""Batches out of one tensor, in an order that a resumed run finds again."""
+"""Batches of examples in an order that a resumed run repeats, and their augmentation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -16,11 +16,10 @@ Border = Literal["zeros", "reflect"]
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """A crop of random place out of the padded image, and a mirror image half of the time.
+    """A random crop of the padded image, mirrored half of the time.
 
-    Both move pixels and change no value, so the score of the moved image is, where the image was
-    there before, the moved score: each field goes the way of its image. In the border that padding
-    brings in the score is not known, and is zero.
+    Both move pixels and change no value, so the score of the moved image is the moved score. In
+    the padding the score is unknown, and zero.
 
     padding: pixels on each side; flip: whether to mirror; border: what the image is padded with.
 
@@ -72,7 +71,7 @@ class CropAndFlip:
 
 
 class Augmentation(Protocol):
-    """Changes images and their score fields alike, with draws from `generator`."""
+    """Moves images and their score fields alike, with draws from `generator`."""
 
     def __call__(
         self, x: Tensor, s: Tensor | None, *, generator: torch.Generator
@@ -82,10 +81,10 @@ class Augmentation(Protocol):
 class Batches:
     """Iterating gives the batches of one epoch; iterating again gives the next epoch's.
 
-    Each batch is a function of the seed, the epoch and its number in the epoch, and of nothing
-    else. So (epoch, position) is all the state there is: save :meth:`state_dict` at any moment, and
-    the batches after :meth:`load_state_dict` are those that would have come. An epoch that was left
-    in the middle is taken up where it was left.
+    Each batch is a function of the seed, the epoch and its position in the epoch alone. So the
+    state is (epoch, position): save :meth:`state_dict` at any moment, and the batches after
+    :meth:`load_state_dict` are those that would have followed. Iterating again after a break goes
+    on in the same epoch.
 
     examples
         A split, or a pair of tensors (x, y).
@@ -94,8 +93,13 @@ class Batches:
         may be mapped from disk and of half precision; batches have the type of x.
     augment
         For instance :class:`CropAndFlip`.
-    shuffle, drop_last
-        A new order in each epoch; leave out a last batch that is not full.
+    shuffle
+        A new order in each epoch.
+    smallest
+        An epoch's last, smaller batch is kept. If it has fewer rows than this, they join the batch
+        before it: one row has no variance, neither for BatchNorm nor for the penalty.
+    drop_last
+        Leave out a last batch that is not full, for instance where shapes have to stay the same.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Batches:
         scores: Tensor | np.ndarray | None = None,
         augment: Augmentation | None = None,
         shuffle: bool = True,
+        smallest: int = 2,
         drop_last: bool = False,
     ) -> None:
         self._rows: Callable[[Tensor], Tensor]
@@ -121,8 +126,7 @@ class Batches:
                 f"scores should have one row for each of the {len(self.y)} examples; "
                 f"got {tuple(scores.shape)}"
             )
-        smallest = batch_size if drop_last else 1
-        if batch_size < 1 or len(self.y) < smallest:
+        if batch_size < 1 or len(self.y) < (batch_size if drop_last else 1):
             raise ValueError(
                 f"batch_size should be at least 1, and {len(self.y)} examples give a batch; "
                 f"got batch_size={batch_size}, drop_last={drop_last}"
@@ -132,9 +136,10 @@ class Batches:
         self.scores = scores
         self.augment = augment
         self.shuffle = shuffle
+        self.smallest = smallest
         self.drop_last = drop_last
         self.epoch = 0
-        self.position = 0  # batches of this epoch that were handed out
+        self.position = 0  # batches of this epoch that were yielded
 
     def __repr__(self) -> str:
         return (
@@ -145,26 +150,31 @@ class Batches:
     def __len__(self) -> int:
         """Batches in one epoch."""
         full, rest = divmod(len(self.y), self.batch_size)
-        return full if self.drop_last or rest == 0 else full + 1
+        if full and (self.drop_last or rest < self.smallest):
+            return full
+        return full + (rest > 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self._order()
-        while self.position < len(self):
-            start = self.position * self.batch_size
-            batch = self._batch(order[start : start + self.batch_size])
-            # Counted before it is handed out: a state saved after the step on it is past it.
+        indices = self._indices()
+        while self.position < len(indices):
+            batch = self._batch(indices[self.position])
+            # Counted before it is yielded: a state saved after the step on it is past it.
             self.position += 1
             yield batch
         self.epoch, self.position = self.epoch + 1, 0
 
-    def _order(self) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(len(self.y))
-        return torch.randperm(len(self.y), generator=self._generator(0))
+    def _indices(self) -> Sequence[Tensor]:
+        """The rows of each batch of this epoch."""
+        n, order = len(self.y), torch.arange(len(self.y))
+        if self.shuffle:
+            order = torch.randperm(n, generator=self._generator(0))
+        if self.drop_last:
+            order = order[: len(self) * self.batch_size]
+        return order.tensor_split([k * self.batch_size for k in range(1, len(self))])
 
     def _batch(self, index: Tensor) -> Batch:
-        there = index.to(self.y.device)
-        x, y = self._rows(there), self.y[there]
+        rows = index.to(self.y.device)
+        x, y = self._rows(rows), self.y[rows]
         s = self._scores(index, x)
         if self.augment is not None:
             x, s = self.augment(x, s, generator=self._generator(1 + self.position))
@@ -180,27 +190,29 @@ class Batches:
         return rows.to(x.device, x.dtype)
 
     def _generator(self, purpose: int) -> torch.Generator:
-        """A source of randomness for one purpose in this epoch: 0 its order, k + 1 its batch k."""
+        """Randomness for one purpose in this epoch: 0 for its order, k + 1 for its batch k."""
         # The CPU generator uses 32 bits of its seed, so all three numbers are mixed into those.
         mixed = np.random.SeedSequence((self.seed, self.epoch, purpose)).generate_state(1)
         return torch.Generator().manual_seed(int(mixed[0]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration stands, and what it is an iteration of."""
-        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+        """The epoch, the position in it, and the data and options that they refer to."""
+        now = {"epoch": self.epoch, "position": self.position, "drop_last": self.drop_last}
+        return {**now, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where :meth:`state_dict` was taken; the data and options have to be the same."""
+        """Continue from a :meth:`state_dict`; the data and options have to be the same."""
         for name, here in self._identity().items():
             if state.get(name) != here:
                 raise ValueError(
                     f"the saved state is of batches with {name}={state.get(name)}; here it is "
                     f"{here}, which would give other batches"
                 )
+        self.drop_last = bool(state["drop_last"])  # older runs, which dropped it, go on without it
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
 
     def _identity(self) -> dict[str, Any]:
         return {
             "examples": len(self.y), "batch_size": self.batch_size, "seed": self.seed,
-            "shuffle": self.shuffle, "drop_last": self.drop_last,
+            "shuffle": self.shuffle,
         }  # fmt: skip

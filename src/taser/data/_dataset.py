@@ -1,10 +1,11 @@
-"""A data set: training, validation and test examples, and what their numbers mean."""
+"""A data set: training, validation and test examples as tensors."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from math import inf, isfinite
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,64 +14,17 @@ from torch import Tensor
 from taser._files import add_array, add_shape
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Batch:
-    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split.
-
-    Can be taken apart: x, y, s, index = batch.
-    """
+class Batch(NamedTuple):
+    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split."""
 
     x: Tensor
     y: Tensor
     s: Tensor | None
-    index: Tensor
-
-    def __iter__(self) -> Iterator[Tensor | None]:
-        return iter((self.x, self.y, self.s, self.index))
+    index: Tensor  # type: ignore[assignment]  # tuples have a method of that name
 
     def __repr__(self) -> str:
         scores = "no scores" if self.s is None else "with scores"
         return f"Batch({len(self.x)} inputs of shape {tuple(self.x.shape[1:])}, {scores})"
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """x: bytes or floats, images (N, C, H, W) or vectors (N, d); y: (N,) labels or targets."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def __post_init__(self) -> None:
-        if self.x.ndim not in (2, 4) or self.y.shape != self.x.shape[:1]:
-            raise ValueError(
-                "examples should be x of (N, C, H, W) or (N, d) with y of (N,); "
-                f"got x of {self.x.shape} and y of {self.y.shape}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-def joined(lots: Sequence[Examples]) -> Examples:
-    """Several lots of examples as one."""
-    return Examples(
-        np.concatenate([lot.x for lot in lots]), np.concatenate([lot.y for lot in lots])
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """The parts that a source keeps apart; those that it lacks are held out of `train` later.
-
-    classes: the name of each class number in y, or None if y is the target of a regression.
-    columns: the names of the features of a table, or None.
-    """
-
-    train: Examples
-    validation: Examples | None = None
-    test: Examples | None = None
-    classes: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
 
 
 TOLERANCE = 1e-6  # of [0, 1]: what rounding does to pixels that were scaled in float32
@@ -84,8 +38,8 @@ class Split:
     stored: images (N, C, H, W), float32 in [0, 1] or bytes that stand for k/255; or vectors (N, d),
     float32. y: class numbers (N,), int64, or targets (N,), float32.
 
-    Bytes take a quarter of the memory: `x` is made of all of them when first asked for, `rows`
-    only of the rows that a batch needs.
+    Bytes take a quarter of the memory: `x` converts all of them at its first use, `rows`
+    only the rows that a batch needs.
 
     >>> import torch
     >>> split = Split(torch.rand(5, 1, 8, 8), torch.arange(5))
@@ -104,10 +58,8 @@ class Split:
                 "x should be float32 images (N, C, H, W) or vectors (N, d), or images as uint8; "
                 f"got {tuple(self.stored.shape)} of {self.stored.dtype}"
             )
-        if self.y.shape != self.stored.shape[:1] or self.y.dtype not in (
-            torch.int64,
-            torch.float32,
-        ):
+        kinds = (torch.int64, torch.float32)
+        if self.y.shape != self.stored.shape[:1] or self.y.dtype not in kinds:
             raise ValueError(
                 f"y should be ({len(self)},), one int64 label or float32 target for each row of "
                 f"x; got {tuple(self.y.shape)} of {self.y.dtype}"
@@ -116,24 +68,20 @@ class Split:
             raise ValueError(
                 f"a split should hold at least one example; got {tuple(self.stored.shape)}"
             )
-        self._check_values()
+        if not bool(torch.isfinite(self.y).all()):
+            raise ValueError("y should be finite; it has entries that are NaN or infinite")
+        if floats:
+            low, high = (float(end) for end in torch.aminmax(self.stored))  # NaN, if there is one
+            if not (isfinite(low) and isfinite(high)):
+                raise ValueError("x should be finite; it has entries that are NaN or infinite")
+            if self.is_images and (low < -TOLERANCE or high > 1 + TOLERANCE):
+                raise ValueError(
+                    f"images should have values in [0, 1]; got values from {low:g} to {high:g}"
+                    + (" (divide bytes by 255)" if high > 2 else "")
+                )
 
     def __repr__(self) -> str:
         return f"Split({len(self):,} inputs of shape {self.shape})"
-
-    def _check_values(self) -> None:
-        if not bool(torch.isfinite(self.y).all()):
-            raise ValueError("y should be finite; it has entries that are NaN or infinite")
-        if self.stored.dtype == torch.uint8:
-            return
-        low, high = (float(end) for end in torch.aminmax(self.stored))  # NaN, if there is one
-        if not (abs(low) < float("inf") and abs(high) < float("inf")):
-            raise ValueError("x should be finite; it has entries that are NaN or infinite")
-        if self.is_images and (low < -TOLERANCE or high > 1 + TOLERANCE):
-            raise ValueError(
-                f"images should have values in [0, 1]; got values from {low:g} to {high:g}"
-                + (" (divide bytes by 255)" if high > 2 else "")
-            )
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -159,7 +107,7 @@ class Split:
 
     @property
     def box(self) -> tuple[float, float] | tuple[None, None]:
-        """What inputs may be: pixels are in [0, 1], the features of a table are free."""
+        """The bounds of an input: (0, 1) for images, none for the features of a table."""
         return (0.0, 1.0) if self.is_images else (None, None)
 
     @cached_property
@@ -187,8 +135,8 @@ def _floats(x: Tensor) -> Tensor:
 class Standardisation:
     """u = (x − mean) / std over the last dimension; fitted on the training part only.
 
-    mean, std: one number for each feature. A plain record, so that it can be saved with the model
-    that was trained on u: a new x has to go through the same numbers.
+    mean, std: one number for each feature. Save it with the model that was trained on u: a new x
+    has to be scaled by the same numbers.
 
     >>> import torch
     >>> scale = Standardisation.fit(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
@@ -205,9 +153,9 @@ class Standardisation:
                 "a standardisation needs one mean and one std for each feature; "
                 f"got {len(self.mean)} means and {len(self.std)} stds"
             )
-        if not all(0 < std < float("inf") for std in self.std):
+        if not all(0 < std < inf for std in self.std):
             raise ValueError(f"every std should be positive and finite; got {list(self.std)}")
-        if not all(abs(mean) < float("inf") for mean in self.mean):
+        if not all(map(isfinite, self.mean)):
             raise ValueError(f"every mean should be finite; got {list(self.mean)}")
 
     @classmethod
@@ -248,11 +196,11 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits that share no example, and what their numbers mean.
+    """Three splits that share no example, with the names and scales of their numbers.
 
     classes: the name of each class number, or None for regression.
     columns: the names of the features of a table, or None.
-    standardisation: what was done to the features of a table, or None; keep it with the model.
+    standardisation: how the features of a table were scaled, or None; keep it with the model.
     target_standardisation: the same for the targets of a regression.
     """
 
@@ -270,7 +218,7 @@ class Dataset:
             if split.shape != self.input_shape:
                 raise ValueError(
                     f"the {part} inputs of {self.name} have shape {split.shape}, "
-                    f"the training inputs {self.input_shape}: they should be alike"
+                    f"the training inputs {self.input_shape}: they should be the same"
                 )
             self._check_targets(part, split.y)
 
@@ -299,7 +247,7 @@ class Dataset:
 
     @property
     def task(self) -> Task:
-        """What y asks for."""
+        """Classification or regression."""
         return "regression" if self.classes is None else "classification"
 
     @cached_property
@@ -312,3 +260,42 @@ class Dataset:
         """The same data set on `device`."""
         train, validation, test = (split.to(device) for split in self.splits.values())
         return replace(self, train=train, validation=validation, test=test)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """As a source has them. x: (N, C, H, W) or (N, d), bytes or floats; y: (N,)."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.x.ndim not in (2, 4) or self.y.shape != self.x.shape[:1]:
+            raise ValueError(
+                "examples should be x of (N, C, H, W) or (N, d) with y of (N,); "
+                f"got x of {self.x.shape} and y of {self.y.shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def concatenate(parts: Sequence[Examples]) -> Examples:
+    """Several examples as one array each of x and y."""
+    x, y = ([getattr(part, name) for part in parts] for name in ("x", "y"))
+    return Examples(np.concatenate(x), np.concatenate(y))
+
+
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """The parts of a data set as a source has them; `load` holds out of `train` what is missing.
+
+    classes: the name of each class number in y, or None if y is the target of a regression.
+    columns: the names of the features of a table, or None.
+    """
+
+    train: Examples
+    validation: Examples | None = None
+    test: Examples | None = None
+    classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None

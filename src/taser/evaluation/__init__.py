@@ -2,8 +2,8 @@
 
 from taser.data._splitting import subset
 
-from ._audit import CHECKS, Audit, Point, TooFewRight, audit
-from ._audit_checks import Check
+from ._audit import Audit, Point, TooFewCorrect, audit
+from ._audit_checks import CHECKS, Check
 from ._audit_target import undefended
 from ._curve import accuracy_curve
 from ._evaluate import evaluate
@@ -22,7 +22,7 @@ from ._statistics import (
 
 __all__ = [
     "CHECKS", "Audit", "Check", "Comparison", "Evaluation", "Finding", "Interval", "Point",
-    "RaySearch", "TooFewRight", "accuracy_curve", "accuracy_interval", "audit", "compare",
+    "RaySearch", "TooFewCorrect", "accuracy_curve", "accuracy_interval", "audit", "compare",
     "difference_interval", "evaluate", "mcnemar", "out_of_distribution", "retrained_interval",
     "shift", "subset", "undefended",
 ]  # fmt: skip

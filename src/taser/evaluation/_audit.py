@@ -1,39 +1,27 @@
-"""Whether to believe what gradient attacks say of a model."""
+"""The audit: signs that gradient attacks overestimate a model's robustness."""
 
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock
 from torch import Tensor
 
-from taser._files import locked
 from taser._progress import Progress
 from taser.attacks import Model, Threat
 
 from ._attack_loop import Store, Trial
-from ._audit_checks import (
-    Check,
-    away_from_clean,
-    decision_based,
-    gradient_free,
-    gradients,
-    growing_epsilon,
-    large_epsilon,
-    logits,
-    longer,
-    margin_probe,
-    noise,
-    one_step,
-    repeatable,
-    restarted,
-    transfer,
-)
+from ._audit_checks import CHECKS, Check
 from ._audit_target import AuditTarget
 from ._model_checks import Differentiable, character, check_data, check_model, prepare
 from ._record import Finding, Provenance, device_of, hash_of_model, seeded
 
-Verdict = Literal["trust", "do not trust"]
+MIN_CORRECT = 30  # with fewer examples no check could fail
+
+
+class TooFewCorrect(ValueError):
+    """The model gets too few of the examples right for an audit; more of them may do."""
 
 
 @dataclass(frozen=True)
@@ -46,43 +34,42 @@ class Point:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """What the checks said of a model.
+    """The checks' results.
 
-    n: the examples audited, all of which the model gets right; asked: those it was asked about;
-    curve: accuracy on the n examples as ε grows; findings: what was noticed by the way;
-    settings: seeds, hashes, versions and budgets, by which the same audit can be had again.
+    curve: accuracy on the n examples as ε grows; n: the audited examples, all of which the model
+    gets right; given: how many it was tried on; findings: other oddities; settings: seeds, hashes,
+    versions and budgets, which determine the result.
     """
 
     checks: tuple[Check, ...]
     curve: tuple[Point, ...]
     threat: Threat
     n: int
-    asked: int
+    given: int
     findings: tuple[Finding, ...]
     settings: dict[str, Any]
 
     def __repr__(self) -> str:
-        failed = (
-            f"; failed: {', '.join(check.name for check in self.failed)}" if self.failed else ""
-        )
+        names = ", ".join(check.name for check in self.failed)
         return (
             f"Audit({self.verdict}: {len(self.checks)} checks, {len(self.failed)} failed, "
-            f"{len(self.skipped)} skipped; {self.threat}, n={self.n} of {self.asked}{failed})"
+            f"{len(self.skipped)} skipped; {self.threat}, n={self.n} of {self.given}"
+            f"{f'; failed: {names}' if names else ''})"
         )
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether figures obtained by gradients can be believed: only if no check failed."""
+    def verdict(self) -> Literal["trust", "do not trust"]:
+        """Whether accuracy under gradient attacks can be trusted: only if no check failed."""
         return "do not trust" if self.failed else "trust"
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that speak against it."""
+        """The checks that speak against the model."""
         return tuple(check for check in self.checks if check.passed is False)
 
     @property
     def skipped(self) -> tuple[Check, ...]:
-        """The checks that were not made."""
+        """The checks that could not be made."""
         return tuple(check for check in self.checks if check.passed is None)
 
     def numbers(self) -> dict[str, Any]:
@@ -92,20 +79,6 @@ class Audit:
             for check in self.checks
         ]
         return {"verdict": self.verdict, **asdict(self), "checks": checks}
-
-
-CHECKS = (
-    logits, repeatable, gradients, one_step, margin_probe, away_from_clean, longer, restarted,
-    growing_epsilon, large_epsilon, noise, gradient_free, decision_based, transfer,
-)  # fmt: skip
-"""The questions, each a function of the suspect, in the order that they are asked."""
-
-FEWEST = 30
-"""Rightly classified examples, under which no check could fail or pass for a reason."""
-
-
-class TooFewRight(ValueError):
-    """The model gets too few of the examples right for an audit; more of them may do."""
 
 
 def audit(
@@ -123,25 +96,25 @@ def audit(
     out: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """What the literature asks of a defence (Athalye et al., 2018; Carlini et al., 2019).
+    """Check a model for gradient masking (Athalye et al., 2018; Carlini et al., 2019).
 
-    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Those examples are audited that the model
-    gets right.
+    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only examples that the model gets right are
+    audited.
 
     threat
-        What the claim to be audited is about; by default ℓ∞, 8/255.
+        The threat model of the claim; by default ℓ∞, 8/255.
     surrogate
         An undefended model of the same task; without one the transfer check is skipped.
     steps, restarts
-        Of PGD; whether it has converged is judged by four times the steps and twice the starts.
+        Of PGD; convergence is checked by four times the steps and twice the starts.
     queries
-        That each attack without gradients has for an example, or a little more.
+        Of each attack without gradients for one example, or a few more.
     out
-        A folder to keep finished batches in: killed and started again, it goes on where it was.
+        A folder to store finished batches in: killed and started again, the audit goes on.
 
     A comparison fails if the attack that should be weaker breaks more than 2 % of the examples
     beyond those that the stronger one broke, and sampling error cannot explain it (exact binomial
-    test, 1 %): a search that ends before it is done misses a few by luck.
+    test, 1 %): a search that stops before its end misses a few by chance.
     """
     threat = threat or Threat()
     device = device_of(model, x)
@@ -156,30 +129,22 @@ def audit(
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }
     folder = None if out is None else Path(out)
-    with seeded(x.device, seed), locked(folder / ".lock") if folder else nullcontext():
+    with seeded(x.device, seed), FileLock(folder / ".lock") if folder else nullcontext():
         quick = Differentiable(prepare(model, x, y))
         trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
-        right = _of_right_answers(trial)
-        suspect = AuditTarget(right, classes, threat, surrogate, steps, restarts, queries)
+        right = trial.right(x, y)
+        if int(right.sum()) < MIN_CORRECT:
+            raise TooFewCorrect(
+                f"an audit takes at least {MIN_CORRECT} examples that the model gets right; it got "
+                f"{int(right.sum())} of {len(y)}. Give it more"
+            )
+        trial = replace(trial, x=x[right], y=y[right])
+        target = AuditTarget(trial, classes, threat, surrogate, steps, restarts, queries)
         checks = []
-        for done, ask in enumerate(CHECKS):
+        for done, check in enumerate(CHECKS):
             if progress:
-                progress(done, len(CHECKS), f"audit: {ask.__name__.replace('_', ' ')}")
-            checks.append(ask(suspect))
-    curve = tuple(
-        Point(epsilon, float(standing.float().mean()))
-        for epsilon, standing in suspect.by_epsilon.items()
-    )
-    findings += [*odd, *suspect.findings.values()]
-    return Audit(tuple(checks), curve, threat, suspect.n, len(y), tuple(findings), settings)
-
-
-def _of_right_answers(trial: Trial) -> Trial:
-    """The trial of those examples alone that the model gets right."""
-    right = trial.right(trial.x, trial.y)
-    if int(right.sum()) < FEWEST:
-        raise TooFewRight(
-            f"an audit takes at least {FEWEST} examples that the model gets right; it got "
-            f"{int(right.sum())} of {len(right)}. Give it more"
-        )
-    return replace(trial, x=trial.x[right], y=trial.y[right])
+                progress(done, len(CHECKS), f"audit: {check.__name__.replace('_', ' ')}")
+            checks.append(check(target))
+    curve = tuple(Point(e, float(m.float().mean())) for e, m in target.after_epsilon.items())
+    findings += [*odd, *target.findings.values()]
+    return Audit(tuple(checks), curve, threat, target.n, len(y), tuple(findings), settings)

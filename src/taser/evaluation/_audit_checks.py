@@ -1,6 +1,6 @@
-"""Checks that attacks which know less find nothing that gradients missed."""
+"""The audit's checks: each one question with a number, its limit and a verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, Self
@@ -21,16 +21,24 @@ from taser.attacks import (
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
-from ._attack_loop import Trial
 from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
 from ._ray_search import RaySearch
 from ._statistics import chance_of
 
 ALLOWED = 0.02
-"""The share of examples that a weaker attack may find by luck: searches stop before their end."""
+"""The share of examples that a weaker attack may break alone: searches stop before their end."""
+
+ALLOWED_MARGIN = 0.10
+"""The same for PGD on the margin against PGD on cross-entropy: honest networks differ by some
+points, hidden gradients by tens. Chosen by us, not calibrated."""
 
 SIGNIFICANCE = 0.01
-"""How improbable a count has to be, were the true share no more than allowed, to fail a check."""
+"""A check fails if its count has a smaller probability where the true share is the allowed one."""
+
+ROUNDING = 1e-3
+"""Of the logits' standard deviation: above what another order of a batch changes in float32."""
+
+SPSA_STEPS = 32  # as in the paper; each takes two queries a sample
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,7 @@ class Check:
     """A question with its answer.
 
     passed: None where the check was skipped, and `figure` then says why; figure: what was
-    measured, to be read; explanation: what was asked, and why that matters; numbers: the figure,
-    to be computed with.
+    measured, as text; explanation: why that matters; numbers: the figure's parts.
     """
 
     name: str
@@ -56,18 +63,12 @@ class Check:
         return "passed" if self.passed else "failed"
 
     @classmethod
-    def skipped(cls, name: str, reason: str, explanation: str) -> Self:
-        """A check that could not be made: neither for nor against the model."""
-        return cls(name, None, reason, explanation)
-
-    @classmethod
     def of_count(
         cls, name: str, count: int, n: int, what: str, explanation: str, *, allowed: float = ALLOWED
     ) -> Self:
-        """Failed if `count` of n examples is more than the allowed share beyond sampling error.
+        """Failed if count/n exceeds the allowed share significantly (exact binomial test).
 
-        That is an exact one-sided binomial test: for n = 100 and 2 % it takes 7, for 1000 it takes
-        32.
+        One-sided: for n = 100 and 2 % it takes 7, for 1000 it takes 32.
         """
         p = chance_of(count, n, allowed)
         figure = f"{count} of {n} ({100 * count / n:.1f} %) {what}"
@@ -78,10 +79,10 @@ class Check:
     def of_difference(
         cls, name: str, more: int, less: int, n: int, what: str, explanation: str
     ) -> Self:
-        """Failed if `more` of n exceeds `less` by the allowed share, and not by chance.
+        """Failed if `more` exceeds `less` significantly, and by more than the allowed share of n.
 
-        For two attacks of equal strength, each of which breaks some that the other does not: an
-        exact sign test of those (McNemar's).
+        For two attacks of equal strength: `more` and `less` examples are broken by only one of
+        them. The test is the exact sign test of those (McNemar's).
         """
         p = chance_of(more, more + less, 0.5)
         passed = p >= SIGNIFICANCE or more - less <= ALLOWED * n
@@ -90,231 +91,241 @@ class Check:
         return cls(name, passed, figure, explanation, numbers)
 
 
-ROUNDING = 1e-3  # of the logits' spread: what the order of a batch changes in float32, and more
+# The model's outputs and gradients.
 
 
-def logits(suspect: AuditTarget) -> Check:
+def logits(target: AuditTarget) -> Check:
     """Are the outputs logits, or already probabilities?"""
-    explanation = (
-        "A softmax inside the model rounds away what cross-entropy is to climb; attack the logits."
-    )
-    z = _outputs(suspect.trial, suspect.trial.x)
+    z = _outputs(target, target.trial.x)
     finite = bool(torch.isfinite(z).all())
     probabilities = finite and looks_like_probabilities(z)
     what = "probabilities" if probabilities else "outputs"
-    figure = f"{what} from {float(z.min()):.3g} to {float(z.max()):.3g}"
-    return Check("outputs are logits", finite and not probabilities, figure, explanation)
-
-
-def repeatable(suspect: AuditTarget) -> Check:
-    """Does the model answer the same again, whatever company an example has in its batch?"""
-    explanation = (
-        "Asked again in another order it should answer the same: where outputs are random or "
-        "depend on the batch, an attack has to average over that, which plain attacks do not."
+    return Check(
+        "outputs are logits",
+        finite and not probabilities,
+        f"{what} from {float(z.min()):.3g} to {float(z.max()):.3g}",
+        "A softmax inside the model rounds away what cross-entropy is to climb; attack the logits.",
     )
-    first = _outputs(suspect.trial, suspect.trial.x)
-    again = _outputs(suspect.trial, suspect.trial.x.flip(0)).flip(0)
+
+
+def repeatable(target: AuditTarget) -> Check:
+    """Are the outputs the same in a second call, with the examples in another order?"""
+    first = _outputs(target, target.trial.x)
+    again = _outputs(target, target.trial.x.flip(0)).flip(0)
     change = float((first - again).abs().max() / first.std().clamp_min(1e-12))
-    figure = f"outputs change by {change:.1g} of their spread"
-    return Check("outputs repeat", change <= ROUNDING, figure, explanation, {"change": change})
-
-
-def gradients(suspect: AuditTarget) -> Check:
-    """Is there a gradient to follow at all?"""
-    explanation = (
-        "Where ∇CE at the example is zero, too small for a step or not finite (saturated softmax, "
-        "rounded inputs), an attack stands still, and says nothing of how robust the model is."
+    return Check(
+        "outputs repeat",
+        change <= ROUNDING,
+        f"outputs change by {change:.1g} of their standard deviation",
+        "Where outputs are random or depend on the rest of the batch, an attack has to average "
+        "over that, which plain attacks do not.",
+        {"change": change},
     )
-    trial = suspect.trial
+
+
+def gradients(target: AuditTarget) -> Check:
+    """Is there a gradient to follow?"""
+    trial, threat = target.trial, target.threat
     batches = zip(trial.x.split(trial.batch_size), trial.y.split(trial.batch_size), strict=True)
     with eval_mode(trial.quick, freeze=True):
-        parts = [input_gradient(trial.quick, x, y, cross_entropy) for x, y in batches]
-    gradient = torch.cat(parts)
-    step = suspect.threat.ascent(gradient)  # of unit length, unless the gradient is too small
-    length = suspect.threat.distance(step, torch.zeros_like(step))
+        gradient = torch.cat([input_gradient(trial.quick, *b, cross_entropy) for b in batches])
+    step = threat.ascent(gradient)  # of unit length, unless the gradient is too small
+    length = threat.distance(step, torch.zeros_like(step))
     usable = gradient.flatten(1).isfinite().all(1) & (length > 0.5)
     return Check.of_count(
-        "gradients exist", int((~usable).sum()), suspect.n, "without a usable gradient", explanation
+        "gradients exist",
+        int((~usable).sum()),
+        target.n,
+        "without a usable gradient",
+        "Where ∇CE at the example is zero, too small for a step or not finite (saturated softmax, "
+        "rounded inputs), an attack does not move, and shows nothing about robustness.",
     )
 
 
 @torch.no_grad()
-def _outputs(trial: Trial, x: Tensor) -> Tensor:
-    with eval_mode(trial.model, freeze=True):
-        return torch.cat([trial.model(rows.clone()).float() for rows in x.split(trial.batch_size)])
+def _outputs(target: AuditTarget, x: Tensor) -> Tensor:
+    model = target.trial.model
+    with eval_mode(model, freeze=True):
+        return torch.cat([model(b.clone()).float() for b in x.split(target.trial.batch_size)])
 
 
-OTHER_LOSS = 0.10
-"""What the margin may break beyond cross-entropy: honest networks differ by some points,
-hidden gradients by tens. A judgement of ours, not calibrated."""
+# Gradient attacks against one another.
 
 
-def one_step(suspect: AuditTarget) -> Check:
-    """Iterative attacks beat one step."""
-    attack = FGSM(suspect.threat, name="one step")
-    left = suspect.after_cross_entropy
+def one_step(target: AuditTarget) -> Check:
+    """Does one step break what PGD does not?"""
+    left = target.after_cross_entropy
     return Check.of_count(
         "iterative beats one-step",
-        int((left & ~suspect.after(attack, left)).sum()),
-        suspect.n,
+        _broken(left, target.after(FGSM(target.threat, name="one step"), left)),
+        target.n,
         "broken by one step and not by many",
         "Many small steps search better than one large step, unless gradients mislead near the "
         "example (Athalye et al., 2018).",
     )
 
 
-def longer(suspect: AuditTarget) -> Check:
-    """More iterations change little."""
+def margin_probe(target: AuditTarget) -> Check:
+    """Does an adaptive attack, on the margin that TASER's penalty smooths, break more?"""
+    return Check.of_count(
+        "adaptive attack on the margin",
+        _broken(target.after_cross_entropy, target.after_probe),
+        target.n,
+        "broken by ascent of the margin probe and not of cross-entropy",
+        "A penalty on the margin could flatten the loss that is attacked and leave the decision "
+        "where it was; the margin itself cannot saturate.",
+        allowed=ALLOWED_MARGIN,
+    )
+
+
+def random_start(target: AuditTarget) -> Check:
+    """Does PGD from a random point break more than PGD from the example itself?"""
+    clean, random = (
+        target.after_pgd(name, target.all_examples, random_start=start, restarts=1)
+        for name, start in (("clean start", False), ("random start", True))
+    )
+    return Check.of_difference(
+        "started away from the example",
+        _broken(clean, random),
+        _broken(random, clean),
+        target.n,
+        "broken only from a random point, {} only from the example itself",
+        "Training with one-step attacks often makes gradients that mislead only close to the data.",
+    )
+
+
+def more_steps(target: AuditTarget) -> Check:
+    """Do more iterations break more?"""
     return Check.of_count(
         f"{LONGER}× more iterations",
-        int((suspect.after_losses & ~suspect.after_longer).sum()),
-        suspect.n,
-        f"more broken by {LONGER * suspect.steps} steps than by {suspect.steps}",
+        _broken(target.after_losses, target.after_longer),
+        target.n,
+        f"more broken by {LONGER * target.steps} steps than by {target.steps}",
         "An attack that more steps would still improve has not converged, and the accuracy that it "
         "leaves is too high.",
     )
 
 
-def restarted(suspect: AuditTarget) -> Check:
-    """More restarts change little."""
+def more_restarts(target: AuditTarget) -> Check:
+    """Do more restarts break more?"""
     return Check.of_count(
         "2× more restarts",
-        int((suspect.after_losses & ~suspect.after_restarts).sum()),
-        suspect.n,
-        f"more broken by {2 * suspect.restarts} random starts than by {suspect.restarts}",
-        "Where luck with the starting point decides, the loss is too rugged for gradients to lead.",
+        _broken(target.after_losses, target.after_restarts),
+        target.n,
+        f"more broken by {2 * target.restarts} random starts than by {target.restarts}",
+        "Where the starting point decides, the loss is too rugged for gradients to lead.",
     )
 
 
-def away_from_clean(suspect: AuditTarget) -> Check:
-    """An attack started away from the clean point is no better."""
-    near, away = (
-        suspect.after_pgd(name, suspect.everyone, random_start=random, restarts=1)
-        for name, random in (("clean start", False), ("random start", True))
-    )
-    return Check.of_difference(
-        "started away from the example",
-        int((near & ~away).sum()),
-        int((away & ~near).sum()),
-        suspect.n,
-        "broken only from a random point, {} only from the example itself",
-        "Gradients that mislead only in the close vicinity of the data are a mask that training "
-        "with one-step attacks often makes.",
-    )
-
-
-def margin_probe(suspect: AuditTarget) -> Check:
-    """An adaptive attack, on the margin that TASER's penalty smooths."""
-    return Check.of_count(
-        "adaptive attack on the margin",
-        int((suspect.after_cross_entropy & ~suspect.after_probe).sum()),
-        suspect.n,
-        "broken by ascent of the margin probe and not of cross-entropy",
-        "A penalty on the margin could flatten the loss that is attacked and leave the decision "
-        "where it was; the margin itself cannot saturate.",
-        allowed=OTHER_LOSS,
-    )
-
-
-def growing_epsilon(suspect: AuditTarget) -> Check:
-    """Success rises with ε."""
-    masks = list(suspect.by_epsilon.values())
-    curve = ", ".join(f"{100 * float(standing.float().mean()):.0f}" for standing in masks)
+def growing_epsilon(target: AuditTarget) -> Check:
+    """Does success rise with ε?"""
+    masks = list(target.after_epsilon.values())
+    curve = ", ".join(f"{100 * float(right.float().mean()):.0f}" for right in masks)
     return Check.of_count(
         "success rises with ε",
-        max(int((~smaller & larger).sum()) for smaller, larger in pairwise(masks)),
-        suspect.n,
+        max(_broken(larger, smaller) for smaller, larger in pairwise(masks)),
+        target.n,
         f"broken by a smaller ε and not by the next; accuracy {curve} %",
         "A larger ball holds the smaller one, so an attack that works breaks no less in it.",
     )
 
 
-def large_epsilon(suspect: AuditTarget) -> Check:
-    """Success reaches 100 % at a large ε."""
-    epsilon, standing = list(suspect.by_epsilon.items())[-1]
+def large_epsilon(target: AuditTarget) -> Check:
+    """Does success reach 100 % where the ball holds the whole box?"""
+    epsilon, right = list(target.after_epsilon.items())[-1]
     return Check.of_count(
         "a large ε breaks everything",
-        int(standing.sum()),
-        suspect.n,
-        f"standing at {replace(suspect.threat, epsilon=epsilon)}",
-        "At this ε every input can be turned into every other, so no classifier stands; an attack "
-        "that leaves some does not know where to go.",
+        int(right.sum()),
+        target.n,
+        f"still right at {replace(target.threat, epsilon=epsilon)}",
+        "At this ε every input can be turned into every other, so no classifier is robust; an "
+        "attack that does not break all examples follows misleading gradients.",
     )
 
 
-ITERATIONS = 32  # of SPSA, as the paper has it
-PAIRS = 2 * ITERATIONS  # queries for each of its samples
+def _broken(before: Tensor, after: Tensor) -> int:
+    """How many examples are right before and not after. (n,), (n,)."""
+    return int((before & ~after).sum())
 
 
-def noise(suspect: AuditTarget) -> Check:
-    """Random noise finds nothing that attacks miss."""
-    return _against_gradients(
-        suspect,
+# Attacks without gradients of the model, which should break nothing that gradients did not.
+
+
+def noise(target: AuditTarget) -> Check:
+    """Does random noise break more?"""
+    return _without_gradients(
+        target,
         "random noise",
-        [RandomNoise(suspect.threat, suspect.queries)],
-        f"broken by {suspect.queries} random points and by no gradient attack",
-        "Blind search is the weakest attack there is: what it finds, gradients should find.",
+        f"{target.queries} random points",
+        "Random search is the weakest attack: what it finds, gradients should find.",
+        RandomNoise(target.threat, target.queries),
     )
 
 
-def gradient_free(suspect: AuditTarget) -> Check:
-    """Score-based attacks do not beat gradient ones."""
-    attacks: list[Attack] = [SPSA(suspect.threat, ITERATIONS, suspect.queries // PAIRS + 1)]
+def gradient_free(target: AuditTarget) -> Check:
+    """Do attacks that see only the outputs break more?"""
     which = "SPSA"
-    if suspect.trial.x.ndim == 4 or suspect.threat.norm == "linf":
-        attacks.append(
-            Budgeted("square", suspect.threat, suspect.trial.seed, budget=suspect.queries)
-        )
+    attacks: list[Attack] = [
+        SPSA(target.threat, SPSA_STEPS, target.queries // (2 * SPSA_STEPS) + 1)
+    ]
+    if target.trial.x.ndim == 4 or target.threat.norm == "linf":
         which = "SPSA or Square"
-    return _against_gradients(
-        suspect,
+        attacks.append(Budgeted("square", target.threat, target.trial.seed, budget=target.queries))
+    return _without_gradients(
+        target,
         "gradient-free attacks",
-        attacks,
-        f"broken by {which} and by no gradient attack",
+        which,
         "They see outputs only, and cannot be misled by gradients; where they win, gradients hide "
         "what is there (Uesato et al., 2018).",
+        *attacks,
     )
 
 
-def decision_based(suspect: AuditTarget) -> Check:
-    """An attack that sees the predicted class alone does not beat gradient ones."""
+def decision_based(target: AuditTarget) -> Check:
+    """Does an attack that sees only the predicted class break more?"""
     name = "decision-based attack"
     explanation = (
         "A search that sees the predicted class alone (ray search, Chen & Gu, 2020) is not misled "
         "by saturated or rounded outputs either."
     )
-    if suspect.threat.norm != "linf":
-        return Check.skipped(name, "ray search is made for ℓ∞", explanation)
-    attack = RaySearch(suspect.threat, suspect.queries)
-    found = "broken by ray search and by no gradient attack"
-    return _against_gradients(suspect, name, [attack], found, explanation)
+    if target.threat.norm != "linf":
+        return Check(name, None, "ray search is made for ℓ∞", explanation)
+    attack = RaySearch(target.threat, target.queries)
+    return _without_gradients(target, name, "ray search", explanation, attack)
 
 
-def transfer(suspect: AuditTarget) -> Check:
-    """Transfer from an undefended model does not beat white-box attacks."""
+def transfer(target: AuditTarget) -> Check:
+    """Do adversarial examples of an undefended model break more?"""
     name = "transfer from an undefended model"
     explanation = (
         "Examples made for another model know nothing of this one; where they still do better than "
         "its own gradients, those are masked (Papernot et al., 2017)."
     )
-    if suspect.surrogate is None:
-        return Check.skipped(name, "no surrogate model was given", explanation)
+    if target.surrogate is None:
+        return Check(name, None, "no surrogate model was given", explanation)
     attacks = [
         Transfer(
-            LastingPGD(suspect.threat, suspect.steps, suspect.restarts, loss=loss),
-            suspect.surrogate, name=f"transfer {name}",
+            LastingPGD(target.threat, target.steps, target.restarts, loss=loss),
+            target.surrogate, name=f"transfer {loss_name}",
         )
-        for name, loss in LOSSES.items()
+        for loss_name, loss in LOSSES.items()
     ]  # fmt: skip
-    found = "broken by transfer and by no gradient attack"
-    return _against_gradients(suspect, name, attacks, found, explanation)
+    return _without_gradients(target, name, "transfer", explanation, *attacks)
 
 
-def _against_gradients(
-    suspect: AuditTarget, name: str, attacks: Sequence[Attack], what: str, explanation: str
+def _without_gradients(
+    target: AuditTarget, name: str, what: str, explanation: str, *attacks: Attack
 ) -> Check:
-    standing = suspect.after_gradients
+    right = target.after_gradients
     for attack in attacks:
-        standing = suspect.after(attack, standing)
-    count = int((suspect.after_gradients & ~standing).sum())
-    return Check.of_count(name, count, suspect.n, what, explanation)
+        right = target.after(attack, right)
+    count = _broken(target.after_gradients, right)
+    what = f"broken by {what} and by no gradient attack"
+    return Check.of_count(name, count, target.n, what, explanation)
+
+
+CHECKS = (
+    logits, repeatable, gradients, one_step, margin_probe, random_start, more_steps, more_restarts,
+    growing_epsilon, large_epsilon, noise, gradient_free, decision_based, transfer,
+)  # fmt: skip
+"""The audit's checks in order, each a function of the :class:`AuditTarget`."""

@@ -1,7 +1,10 @@
-"""Common corruptions of pictures, after CIFAR-10-C (Hendrycks and Dietterich, 2019).
+"""Common corruptions of images, after CIFAR-10-C (Hendrycks and Dietterich, 2019).
 
 The levels of severity 1 … 5 are CIFAR-10-C's own; where our form is simpler than theirs, they are
 chosen to be about as strong, and the function says so. Pixels are not rounded to bytes.
+
+A corruption is a function (x, level, generator) → images like x, (B, C, H, W), and a line of
+`CORRUPTIONS` with its levels.
 """
 
 import io
@@ -17,15 +20,16 @@ from PIL import Image
 from torch import Tensor
 
 SEVERITIES = (1, 2, 3, 4, 5)
-TOLERANCE = 1e-6  # of [0, 1], as everywhere
+TOLERANCE = 1e-6  # outside [0, 1]: rounding
+SMALL = 1e-12  # in place of zero in a denominator
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """A change that nobody chose to do harm: noise, blur, weather, compression.
+    """A change that no adversary chose: noise, blur, weather, compression.
 
-    apply: (x, level, generator) → pictures like x, (B, C, H, W); levels: what severity 1 … 5 mean
-    to `apply`; kind: what others of its sort are called together.
+    apply: (x, level, generator) → images like x, (B, C, H, W); levels: those of severity 1 … 5;
+    kind: the group it is reported with.
 
     >>> import torch
     >>> dim = Corruption("dim", lambda x, level, generator: level * x, (0.9, 0.8, 0.7, 0.6, 0.5))
@@ -48,29 +52,28 @@ class Corruption:
         """x, (B, C, H, W) in [0, 1], corrupted; the same draws at every severity of one seed."""
         if severity not in SEVERITIES:
             raise ValueError(f"severity should be one of {SEVERITIES}; got {severity}")
-        if (reason := self.unfit(x)) is not None:
+        if (reason := self.unsupported(x)) is not None:
             raise ValueError(f"{self.name} cannot be done: {reason}")
         if float(x.min()) < -TOLERANCE or float(x.max()) > 1 + TOLERANCE:
             raise ValueError(
-                f"pictures should lie in [0, 1]; got {float(x.min()):g} to {float(x.max()):g}"
+                f"images should lie in [0, 1]; got {float(x.min()):g} to {float(x.max()):g}"
             )
         generator = torch.Generator(x.device).manual_seed(seed)
         return self.apply(x.clamp(0, 1), self.levels[severity - 1], generator).clamp(0, 1)
 
-    def unfit(self, x: Tensor) -> str | None:
-        """Why x cannot be corrupted so, or None."""
+    def unsupported(self, x: Tensor) -> str | None:
+        """Why x cannot be corrupted in this way, or None."""
         if x.ndim != 4:
-            return f"it takes pictures (B, C, H, W), these have shape {tuple(x.shape)}"
+            return f"it takes images (B, C, H, W), these have shape {tuple(x.shape)}"
         if self.needs_colour and x.shape[1] != 3:
-            return f"it takes three colours, these pictures have {x.shape[1]} channel(s)"
+            return f"it takes three colours, these images have {x.shape[1]} channel(s)"
         return None
 
 
 def in_pixels(length: float, x: Tensor) -> float:
-    """A length meant for 32×32 pictures, in pixels of x.
+    """A length meant for 32×32 images, in pixels of x: longer in larger images.
 
-    Larger pictures stretch it. Smaller ones do not shrink it: a blur of a quarter of a pixel would
-    do nothing.
+    It is not shorter in smaller ones, where a blur of a quarter of a pixel would do nothing.
     """
     return length * max(1.0, min(x.shape[-2:]) / 32)
 
@@ -86,14 +89,14 @@ def shifted(x: Tensor, offset: Tensor) -> Tensor:
         torch.arange(width, dtype=x.dtype, device=x.device),
         indexing="ij",
     )
-    place = torch.stack([across, down], -1) + offset
+    position = torch.stack([across, down], -1) + offset
     size = torch.tensor([width, height], dtype=x.dtype, device=x.device)
-    grid = (2 * place + 1) / size - 1  # grid_sample counts from −1 to 1, edge to edge
+    grid = (2 * position + 1) / size - 1  # grid_sample counts from −1 to 1, edge to edge
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
 def smooth_noise(x: Tensor, knots: int, channels: int, generator: torch.Generator) -> Tensor:
-    """N(0, 1) on a grid of knots × knots, drawn out over the pictures: (B, channels, H, W)."""
+    """N(0, 1) on a grid of knots × knots, interpolated to the size of x: (B, channels, H, W)."""
     shape = (len(x), channels, knots, knots)
     coarse = torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
     return F.interpolate(coarse, x.shape[-2:], mode="bicubic", align_corners=True)
@@ -120,30 +123,29 @@ def defocus_blur(x: Tensor, radius: float, generator: torch.Generator) -> Tensor
 def motion_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     """Σ_i k_i x(· + i·u) with k_i ∝ exp(−i²/2σ²), i ≥ 0: a trail in one direction u.
 
-    The direction is each picture's own, within 45° of the horizontal.
+    The direction is drawn for each image, within 45° of the horizontal.
     """
     sigma = in_pixels(sigma, x)
     angle = torch.rand(len(x), dtype=x.dtype, device=x.device, generator=generator)
     angle = math.pi / 4 * (2 * angle - 1)
-    way = torch.stack([angle.cos(), angle.sin()], 1)
+    direction = torch.stack([angle.cos(), angle.sin()], 1)
     trail, total = torch.zeros_like(x), 0.0
     for step in range(math.ceil(4 * sigma)):
         weight = math.exp(-(step**2) / (2 * sigma**2))
-        trail += weight * shifted(x, step * way[:, None, None])
+        trail += weight * shifted(x, step * direction[:, None, None])
         total += weight
     return trail / total
 
 
-def _squared_distance(reach: int, x: Tensor) -> Tensor:
-    """‖u‖² for u in a square of pixels around zero: (2·reach + 1, 2·reach + 1)."""
-    line = torch.arange(-reach, reach + 1, dtype=x.dtype, device=x.device).square()
+def _squared_distance(radius: int, x: Tensor) -> Tensor:
+    """‖u‖² for u in a square of pixels around zero: (2·radius + 1, 2·radius + 1)."""
+    line = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device).square()
     return line[:, None] + line
 
 
 def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
-    """Every channel with the kernel, scaled to sum to one; the edge is repeated outside."""
-    reach = len(kernel) // 2
-    padded = F.pad(x, [reach] * 4, mode="replicate").flatten(0, 1)[:, None]
+    """Each channel convolved with the kernel, normalised; the edge is repeated outside."""
+    padded = F.pad(x, [len(kernel) // 2] * 4, mode="replicate").flatten(0, 1)[:, None]
     return F.conv2d(padded, (kernel / kernel.sum())[None, None]).view_as(x)
 
 
@@ -157,30 +159,25 @@ def _cell_means(side: int, share: float, x: Tensor) -> Tensor:
     """P, (side, side): P_jk = 1/size of the cell where the centres of j and k lie, or 0."""
     centres = torch.arange(side, device=x.device) + 0.5
     cell = (centres * max(1, int(share * side)) / side).floor()
-    together = (cell[:, None] == cell).to(x.dtype)
-    return together / together.sum(1, keepdim=True)
+    same = (cell[:, None] == cell).to(x.dtype)
+    return same / same.sum(1, keepdim=True)
 
 
 def jpeg(x: Tensor, quality: int, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-    """Written as JPEG of this quality, and read again; channels apart unless three."""
-    if x.shape[1] == 3:
-        return torch.stack([_through_jpeg(picture, quality) for picture in x]).to(x)
-    planes = [_through_jpeg(plane[None], quality) for plane in x.flatten(0, 1)]
-    return torch.stack(planes).view_as(x).to(x)
+    """Encoded as JPEG of this quality and decoded; each channel alone unless there are three."""
+    images = x if x.shape[1] == 3 else x.flatten(0, 1)[:, None]
+    return torch.stack([_through_jpeg(image, quality) for image in images]).view_as(x).to(x)
 
 
-def _through_jpeg(picture: Tensor, quality: int) -> Tensor:
-    """One picture (C, H, W), with C one or three."""
-    pixels = picture.mul(255).round().byte().movedim(0, -1).numpy(force=True)
+def _through_jpeg(image: Tensor, quality: int) -> Tensor:
+    """One image (C, H, W), with C one or three."""
+    pixels = image.mul(255).round().byte().movedim(0, -1).numpy(force=True)
     buffer = io.BytesIO()
     Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
         buffer, "JPEG", quality=quality
     )
     read = np.asarray(Image.open(buffer), dtype=np.float32) / 255
     return torch.from_numpy(read).reshape(pixels.shape).movedim(-1, 0)
-
-
-SMALL = 1e-12  # for shares of zero
 
 
 def brightness(x: Tensor, change: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
@@ -240,10 +237,10 @@ KNOTS = (2, 3, 5, 9, 17)  # each grid twice as fine as the last
 
 
 def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """(x + c·fog)·m/(m + c), m the picture's brightest value: fog adds light, and takes contrast.
+    """(x + c·fog)·m/(m + c), m the image's brightest value: fog adds light and reduces contrast.
 
-    The fog is Σ_k w^{−k}·noise of ever finer grids, brought to [0, 1]: for the plasma fractal of
-    CIFAR-10-C, whose height falls by w from one grid to the next as well.
+    The fog is Σ_k w^{−k}·noise of ever finer grids, scaled to [0, 1], for the plasma fractal of
+    CIFAR-10-C, whose amplitude falls by w from one grid to the next as well.
     """
     amount, decay = level
     octaves = [
@@ -282,10 +279,4 @@ CORRUPTIONS = (
     Corruption("pixelate", pixelate, (0.95, 0.90, 0.85, 0.75, 0.65), "digital"),
     Corruption("jpeg", jpeg, (80, 65, 58, 50, 40), "digital"),
 )  # fmt: skip
-"""Every corruption, with what its severities mean: one function and one line add another."""
-
-__all__ = [
-    "CORRUPTIONS", "Corruption", "brightness", "contrast", "defocus_blur", "elastic", "fog",
-    "gaussian_blur", "gaussian_noise", "impulse_noise", "jpeg", "motion_blur", "pixelate",
-    "saturate", "shot_noise", "speckle_noise",
-]  # fmt: skip
+"""Every corruption with its levels and its kind."""

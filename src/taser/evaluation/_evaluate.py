@@ -5,10 +5,11 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
+from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
-from taser._files import locked, write_atomically
+from taser._files import write_atomically
 from taser._progress import Progress
 from taser.attacks import Attack, Model, Threat
 from taser.data._splitting import subset
@@ -76,7 +77,7 @@ def evaluate(
     findings += [*odd, *notes(model, x, y, plan)]
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
     folder = None if out is None else Path(out)
-    with locked(folder / ".lock") if folder else nullcontext():
+    with FileLock(folder / ".lock") if folder else nullcontext():
         settings = {
             **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
             "oddities": character(odd),
@@ -104,6 +105,12 @@ def _plan(
         else attack
         for attack in attacks
     ]
+    for attack in plan:
+        if not isinstance(attack, Attack):
+            raise TypeError(
+                f"an attack should be a name or a taser.attacks.Attack, called with (model, x, y) "
+                f"and with a name and a threat; got {attack!r}"
+            )
     names = [attack.name for attack in plan]
     if not plan or len(set(names)) < len(names):
         raise ValueError(f"attacks should have one name each, and there should be one; got {names}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from taser._files import write_atomically
 from taser.data._archives import read_members
 from taser.data._cache import cache_root
-from taser.data._sources import FetchError, only_file, run
+from taser.data._sources import FetchError, only_file, run_client
 from taser.models import load_weights
 
 ADVERTORCH = (
@@ -86,7 +86,7 @@ def _of_sdist(file: str) -> bytes:
         work = Path(folder)
         (work / "wanted.txt").write_text(ADVERTORCH + "\n")
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
-        run([*pip, "--require-hashes", "--requirement", "wanted.txt"], work)
+        run_client([*pip, "--require-hashes", "--requirement", "wanted.txt"], work)
         found = read_members(only_file(work, "advertorch-*.tar.gz"), [file])
     if file not in found:
         raise FetchError(f"the archive of advertorch holds no {file}")

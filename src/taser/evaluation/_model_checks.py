@@ -13,7 +13,7 @@ from taser.attacks import Attack, AutoAttackPart, Model, Threat, input_gradient,
 from taser.attacks._attack import Cascade, stages_of
 from taser.attacks._autoattack import check_with_package
 from taser.data._splitting import subset
-from taser.models import folded
+from taser.models._folding import fold_batchnorm
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import check_module, eval_mode, restored_rng
 
@@ -82,7 +82,7 @@ def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
 
 def _candidates(plain: nn.Module, x: Tensor) -> Iterator["_Quick"]:
     """From the most to the least that can be done."""
-    for inner in (folded(plain), plain):
+    for inner in (fold_batchnorm(plain), plain):
         for channels_last in (True, False) if x.ndim == 4 else (False,):
             if inner is not None:
                 yield _Quick(inner, channels_last)

@@ -1,35 +1,40 @@
-"""The Stein residual as a sign that an input is not of the data, beside the usual signs.
+"""Detecting out-of-distribution inputs by the Stein residual, and by the usual statistics.
 
-Over data of the score's law the residual has mean zero, whatever the network; so a residual far
-from the mean that it has on training data says that input, network and score do not fit together.
+Over data of the score's law the residual has mean zero, whatever the network. A residual far from
+its mean on training data shows that input, network and score do not fit together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from taser._progress import Progress
-from taser.attacks import lengths
+from taser.attacks import PGD, Threat, lengths
 from taser.probes import Margin, Probed
 from taser.scores import Score
 from taser.stein import stein_residual
+from taser.stein._backends import Operator
 from taser.stein._model_state import eval_mode
 
 from ._record import device_of
+from ._shift import mixed_corruptions
 from ._statistics import Interval, auroc
 
-RESIDUALS = ("Stein residual", "first-order residual")
+RESIDUALS: dict[str, Operator] = {
+    "Stein residual": "langevin",
+    "first-order residual": "first_order",
+}
 
 
 @dataclass(frozen=True)
 class Detection:
-    """How well `sign` tells `against` (m inputs) from the data (n inputs)."""
+    """AUROC of one statistic between n inputs of the data and m inputs of the set `against`."""
 
-    sign: str
+    statistic: str
     against: str
     auroc: Interval
     n: int
@@ -38,7 +43,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class OutOfDistribution:
-    """Every sign against every set of inputs that are not of the data."""
+    """Every statistic against every set of out-of-distribution inputs."""
 
     detections: tuple[Detection, ...]
 
@@ -48,8 +53,8 @@ class OutOfDistribution:
 
 
 @torch.no_grad()
-def signs(
-    model: Callable[[Tensor], Tensor],
+def ood_statistics(
+    model: nn.Module,
     score: Score,
     x: Tensor,
     *,
@@ -57,11 +62,11 @@ def signs(
     batch_size: int = 250,
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    """Numbers that may tell foreign inputs, each (n,); for the usual ones larger is more foreign.
+    """Statistics of each input, (n,); the usual ones are larger out of distribution.
 
-    The residuals are those of the margin probe for the class that the model predicts, which needs
-    no label: Δm + s·∇m, and s·∇m alone. Max softmax: −max_k p_k (Hendrycks and Gimpel, 2017);
-    energy: −LSE(z) (Liu et al., 2020); score norm: ‖s(x)‖₂.
+    The residuals are those of the margin probe for the predicted class, which needs no label:
+    Δm + s·∇m, and s·∇m alone. Max softmax: −max_k p_k (Hendrycks and Gimpel, 2017); energy:
+    −LSE(z) (Liu et al., 2020); score norm: ‖s(x)‖₂.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
     parts: list[dict[str, Tensor]] = []
@@ -69,25 +74,24 @@ def signs(
         for rows in x.split(batch_size):
             z, s = model(rows.clone()).float(), score(rows)
             f = Probed(model, Margin(), z.argmax(1))
-            langevin, first = (
-                stein_residual(
+            residuals = {
+                name: stein_residual(
                     f, rows, s, operator=operator, backend="auto", probes=probes,
                     generator=generator,
                 )
-                for operator in ("langevin", "first_order")
-            )  # fmt: skip
+                for name, operator in RESIDUALS.items()
+            }  # fmt: skip
             parts.append({
-                "Stein residual": langevin,
-                "first-order residual": first,
+                **residuals,
                 "max softmax": -z.softmax(1).amax(1),
                 "energy": -z.logsumexp(1),
                 "score norm": lengths(s).flatten(),
             })  # fmt: skip
-    return {sign: torch.cat([part[sign] for part in parts]).double() for sign in parts[0]}
+    return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}
 
 
 def out_of_distribution(
-    model: Callable[[Tensor], Tensor],
+    model: nn.Module,
     score: Score,
     x: Tensor,
     outside: Mapping[str, Tensor],
@@ -98,41 +102,52 @@ def out_of_distribution(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> OutOfDistribution:
-    """The AUROC of each sign, for x, (n, *), against each set of `outside`, (m, *).
+    """The AUROC of each statistic for x, (n, *), against each set of `outside`, (m, *).
 
     reference: training inputs, (N, *), for the mean of a residual r; "centred" is |r − mean|. The
     inputs outside should not be made of the same examples x, or the intervals are not right.
     """
-
-    def asked(inputs: Tensor, done: int, label: str) -> dict[str, Tensor]:
+    sets = {"training data": reference, "the data": x, **outside}
+    found: list[dict[str, Tensor]] = []
+    for done, (name, inputs) in enumerate(sets.items()):
         if progress:
-            progress(done, len(outside) + 2, label)
+            progress(done, len(sets), name)
         inputs = inputs.to(device_of(model, inputs))
-        return signs(model, score, inputs, probes=probes, batch_size=batch_size, seed=seed)
+        statistics = ood_statistics(
+            model, score, inputs, probes=probes, batch_size=batch_size, seed=seed
+        )
+        usual = found[0] if found else statistics
+        centred = {f"{r}, centred": (statistics[r] - usual[r].mean()).abs() for r in RESIDUALS}
+        found.append(statistics | centred)
+    _, inside, *others = found
+    return OutOfDistribution(
+        tuple(
+            Detection(s, name, auroc(inside[s], other[s], seed=seed), len(x), len(outside[name]))
+            for name, other in zip(outside, others, strict=True)
+            for s in inside
+        )
+    )
 
-    usual = asked(reference, 0, "training data")
-    inside = _with_centred(asked(x, 1, "the data"), usual)
-    detections = []
-    for done, (name, inputs) in enumerate(outside.items(), 2):
-        found = _with_centred(asked(inputs, done, name), usual)
-        for sign in inside:
-            area = auroc(inside[sign], found[sign], seed=seed)
-            detections.append(Detection(sign, name, area, len(x), len(inputs)))
-    return OutOfDistribution(tuple(detections))
 
-
-def _with_centred(found: dict[str, Tensor], usual: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The signs, and how far each residual is from its mean on training data."""
-    return found | {
-        f"{sign}, centred": (found[sign] - usual[sign].mean()).abs() for sign in RESIDUALS
+def perturbed(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, *, severity: int = 3, seed: int = 0
+) -> dict[str, Tensor]:
+    """x, (n, C, H, W), corrupted, and attacked by PGD: two sets for :func:`out_of_distribution`."""
+    attack = PGD(threat, steps=20, step_size=threat.epsilon / 8)
+    generator = torch.Generator(x.device).manual_seed(seed)
+    batches = zip(x.split(256), y.split(256), strict=True)
+    attacked = [attack(model, *batch, generator=generator) for batch in batches]
+    return {
+        f"corrupted (severity {severity})": mixed_corruptions(x, severity, seed=seed),
+        f"attacked ({threat})": torch.cat(attacked),
     }
 
 
-def shaped_like(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Pictures of another data set, (B, C, H, W), brought to the (C, H, W) of this one."""
+def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images of another data set, (B, C, H, W), brought to the (C, H, W) of this one."""
     if x.ndim != 4 or len(shape) != 3:
         raise ValueError(
-            "only pictures, (C, H, W), can be brought to the size of others; got inputs of shape "
+            "only images, (C, H, W), can be brought to the size of others; got inputs of shape "
             f"{tuple(x.shape[1:])} for {shape}"
         )
     channels, *size = shape

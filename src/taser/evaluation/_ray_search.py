@@ -1,4 +1,4 @@
-"""RayS (Chen & Gu, 2020): a search among rays to the corners, led by the predicted class alone."""
+"""RayS (Chen & Gu, 2020): an ℓ∞ attack by the predicted class alone."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from taser.stein._model_state import eval_mode
 
 BISECTIONS = 10  # a radius to a thousandth of the box
 
-Wrong = Callable[[Tensor, Tensor, Tensor], Tensor]
+IsWrong = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(rows (R,), directions (R, D), radii (R,)) → (R,): whether the class is wrong there."""
 
 
@@ -22,9 +22,9 @@ Wrong = Callable[[Tensor, Tensor, Tensor], Tensor]
 class RaySearch:
     """min_d r(d) over d ∈ {−1, 1}^D, r(d) the distance along d at which the class changes.
 
-    Blocks of d are turned, first the whole, then halves, quarters, …; a turned d is kept if the
-    class at the present radius is wrong, and the new radius is found by bisection. That takes one
-    query for each of `trials` turns, and ten more where it paid. For ℓ∞.
+    The signs of blocks of d are flipped, first of the whole, then of halves, quarters, …; a flip
+    is kept if the class at the present radius is still wrong, and bisection finds the new radius.
+    That takes one query for each of `trials` flips, and ten more for each flip that is kept.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -48,38 +48,38 @@ class RaySearch:
         """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
         x = x.detach()
         flat = x.flatten(1)
-        way = torch.ones_like(flat)
+        direction = torch.ones_like(flat)
         radius = flat.new_full((len(x),), UnitBox.around(self.threat, x).width)
 
-        def wrong(rows: Tensor, way: Tensor, radius: Tensor) -> Tensor:
-            moved = self.threat.into_box(flat[rows] + radius[:, None] * way)
+        def is_wrong(rows: Tensor, direction: Tensor, radius: Tensor) -> Tensor:
+            moved = self.threat.into_box(flat[rows] + radius[:, None] * direction)
             return model(moved.view(-1, *x.shape[1:])).argmax(1) != y[rows]
 
         with eval_mode(model, freeze=True), torch.no_grad():
             everyone = torch.arange(len(x), device=x.device)
-            known = wrong(everyone, way, radius)  # whether the class changes along `way` at all
+            crosses = is_wrong(everyone, direction, radius)  # does the class change along d?
             for start, end in islice(_blocks(flat.shape[1]), self.trials):
-                rows = everyone[~(known & (radius <= self.threat.epsilon))]
+                rows = everyone[~(crosses & (radius <= self.threat.epsilon))]
                 if len(rows) == 0:
                     break
-                turned = way[rows]
-                turned[:, start:end] *= -1
-                paid = wrong(rows, turned, radius[rows])
-                rows, turned = rows[paid], turned[paid]
-                way[rows], known[rows] = turned, True
-                radius[rows] = _bisected(wrong, rows, turned, radius[rows])
-        found = known & (radius <= self.threat.epsilon)
-        moved = self.threat.project((flat + radius[:, None] * way).view_as(x), x)
+                flipped = direction[rows]
+                flipped[:, start:end] *= -1
+                keep = is_wrong(rows, flipped, radius[rows])
+                rows, flipped = rows[keep], flipped[keep]
+                direction[rows], crosses[rows] = flipped, True
+                radius[rows] = _bisect(is_wrong, rows, flipped, radius[rows])
+        found = crosses & (radius <= self.threat.epsilon)
+        moved = self.threat.project((flat + radius[:, None] * direction).view_as(x), x)
         return torch.where(rows_like(found, x), moved, x)
 
 
-def _bisected(wrong: Wrong, rows: Tensor, way: Tensor, high: Tensor) -> Tensor:
-    """The smallest radius found with a wrong class, between zero and `high`, where it is wrong."""
+def _bisect(is_wrong: IsWrong, rows: Tensor, direction: Tensor, high: Tensor) -> Tensor:
+    """The smallest radius with a wrong class found between zero and `high`, where it is wrong."""
     low = torch.zeros_like(high)
     for _ in range(BISECTIONS if len(rows) else 0):
         middle = (low + high) / 2
-        fooled = wrong(rows, way, middle)
-        low, high = torch.where(fooled, low, middle), torch.where(fooled, middle, high)
+        wrong = is_wrong(rows, direction, middle)
+        low, high = torch.where(wrong, low, middle), torch.where(wrong, middle, high)
     return high
 
 

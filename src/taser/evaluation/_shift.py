@@ -1,4 +1,4 @@
-"""Accuracy under corruptions that nobody chose to do harm."""
+"""Accuracy under common corruptions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +19,8 @@ from ._statistics import Interval, accuracy_interval
 class Shift:
     """Which of n examples a model gets right, clean and corrupted.
 
-    clean: (n,); correct: for each corruption (5, n), one row a severity; skipped: for each
-    corruption that could not be done, why.
+    clean: (n,) bool; correct: for each corruption (5, n) bool, one row a severity; skipped: for
+    each corruption that these inputs do not allow, why.
     """
 
     clean: Tensor
@@ -29,9 +29,9 @@ class Shift:
     seed: int
 
     def accuracy(self, corruption: str | None = None, severity: int | None = None) -> Interval:
-        """Of one corruption or the mean of all, at one severity or the mean of all; with 95 %.
+        """Mean over the corruptions and severities, or of one of them; 95 % interval.
 
-        The corruptions of one example are not independent, so examples are drawn, with all theirs.
+        The bootstrap draws examples with all their corruptions, which are not independent.
         """
         if severity is not None and severity not in SEVERITIES:
             raise ValueError(f"severity should be one of {list(SEVERITIES)}; got {severity}")
@@ -45,7 +45,7 @@ class Shift:
         return accuracy_interval(self.clean, seed=self.seed)
 
     def numbers(self) -> dict[str, Any]:
-        """Everything, for JSON, with the examples that are got right as 0 and 1."""
+        """Everything, for JSON; `correct` as 0 and 1."""
         return {
             "n": len(self.clean),
             "seed": self.seed,
@@ -74,39 +74,35 @@ def shift(
     batch_size: int = 250,
     progress: Progress | None = None,
 ) -> Shift:
-    """Ask `model` about x, (n, C, H, W) in [0, 1], with labels y, (n,), at every severity."""
+    """Accuracy on x, (n, C, H, W) in [0, 1], with labels y, (n,), under every corruption."""
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-    reasons = {corruption.name: corruption.unfit(x) for corruption in corruptions}
-    skipped = {name: reason for name, reason in reasons.items() if reason is not None}
-    fit = [corruption for corruption in corruptions if corruption.name not in skipped]
-    if not fit:
+
+    def right(x: Tensor) -> Tensor:
+        return (answers(model, x, batch_size) == y).cpu()
+
+    skipped = {c.name: why for c in corruptions if (why := c.unsupported(x)) is not None}
+    possible = [corruption for corruption in corruptions if corruption.name not in skipped]
+    if not possible:
         raise ValueError(
             f"none of the corruptions can be done: {'; '.join(dict.fromkeys(skipped.values()))}"
         )
     correct = {}
-    for done, corruption in enumerate(fit):
+    for done, corruption in enumerate(possible):
         if progress:
-            progress(done, len(fit), corruption.name)
-        severities = [
-            _right(model, corruption(x, severity, seed=seed), y, batch_size)
-            for severity in SEVERITIES
-        ]
-        correct[corruption.name] = torch.stack(severities)
-    return Shift(_right(model, x, y, batch_size), correct, skipped, seed)
+            progress(done, len(possible), corruption.name)
+        rows = [right(corruption(x, severity, seed=seed)) for severity in SEVERITIES]
+        correct[corruption.name] = torch.stack(rows)
+    return Shift(right(x), correct, skipped, seed)
 
 
-def mixed(
+def mixed_corruptions(
     x: Tensor, severity: int, *, corruptions: Sequence[Corruption] = CORRUPTIONS, seed: int = 0
 ) -> Tensor:
-    """x with every example corrupted in one way, each way for about as many: (n, C, H, W)."""
-    fit = [corruption for corruption in corruptions if corruption.unfit(x) is None]
+    """x with one corruption an example, all in turn: (n, C, H, W)."""
+    possible = [corruption for corruption in corruptions if corruption.unsupported(x) is None]
     out = x.clone()
-    for turn, corruption in enumerate(fit):
-        if len(x[turn :: len(fit)]):
-            out[turn :: len(fit)] = corruption(x[turn :: len(fit)], severity, seed=seed)
+    for first, corruption in enumerate(possible[: len(x)]):
+        rows = slice(first, None, len(possible))
+        out[rows] = corruption(x[rows], severity, seed=seed)
     return out
-
-
-def _right(model: Model, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
-    return (answers(model, x, batch_size) == y).cpu()

@@ -1,39 +1,39 @@
-"""How well a number tells two sets apart."""
+"""Confidence intervals and tests: accuracies, paired differences, McNemar, AUROC."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 
 import numpy as np
 import torch
 from torch import Tensor
 
-DRAWS = 10_000
-FEW = 20  # differing answers, below which the bootstrap is too sure of their sign
+LEVEL = 0.95
+RESAMPLES = 10_000
+FEW = 20  # differing examples, below which the bootstrap's sign is too sure
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the bounds of its confidence interval; shares, not per cent."""
+    """A value with the bounds of its confidence interval; fractions, not per cent."""
 
     value: float
     low: float
     high: float
 
     def excludes_zero(self) -> bool:
-        """Whether the sign is beyond doubt at this level."""
+        """Whether the difference is significant at this level."""
         return self.low > 0 or self.high < 0
 
 
-def accuracy_interval(correct: Tensor, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Bootstrap percentile interval of a mean of right and wrong answers.
+def accuracy_interval(correct: Tensor, *, level: float = LEVEL, seed: int = 0) -> Interval:
+    """Bootstrap percentile interval of an accuracy.
 
-    correct: (n,) bool, or (k, n) for k answers to each example (several networks, several
-    corruptions), which are not independent: examples are drawn, with all their answers. How
+    correct: (n,) bool, or (k, n) for k verdicts on each example (several networks, several
+    corruptions), which are not independent: examples are resampled with all their verdicts. How
     much k other networks would differ is therefore not in it.
 
-    Where all answers agree there is nothing to resample: then the interval is the exact binomial
-    one, 1 − (α/2)^{1/n} from the end ("rule of three"), and nearly so where a few do not.
+    Where all verdicts agree a resample never differs: then the interval is the exact binomial one,
+    1 − (α/2)^{1/n} from the end ("rule of three"), and nearly so where a few do not.
     """
     shares = _per_example(correct)
     _check(len(shares), level)
@@ -42,19 +42,19 @@ def accuracy_interval(correct: Tensor, *, level: float = 0.95, seed: int = 0) ->
 
 
 def difference_interval(
-    first: Tensor, second: Tensor, *, level: float = 0.95, seed: int = 0
+    first: Tensor, second: Tensor, *, level: float = LEVEL, seed: int = 0
 ) -> Interval:
     """Paired bootstrap of mean(first) − mean(second), on the same examples.
 
     Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. Where no
-    answer differs the interval is the exact one of how often they could, to either side. Where
-    those to fewer than 20 examples do, it is widened to that of the exact sign test, in which an
-    example counts by how many of the k pairs it divides; for k = 1 it excludes zero only where
-    :func:`mcnemar` does.
+    verdict differs the interval is the exact one of how often they could, to either side. Where
+    fewer than 20 examples have different verdicts, it is widened to that of the exact sign test, in
+    which an example counts by how many of the k pairs differ on it; for k = 1 it excludes zero only
+    where :func:`mcnemar` is significant.
     """
     if first.shape != second.shape:
         raise ValueError(
-            "two models are compared on the same examples; got answers of shapes "
+            "two models are compared on the same examples; got verdicts of shapes "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
     shares = _per_example(first) - _per_example(second)
@@ -72,23 +72,25 @@ def difference_interval(
 
 
 def retrained_interval(
-    first: Sequence[Tensor], second: Sequence[Tensor], *, level: float = 0.95
+    first: Sequence[Tensor], second: Sequence[Tensor], *, level: float = LEVEL
 ) -> Interval:
-    """Of the same difference, had other examples been drawn and the networks trained once more.
+    """The same difference, for other examples and networks trained again with other seeds.
 
-    Both: k ≥ 2 trainings, paired by seed, each (n,) or (c, n) answers. Their gains g_s and the
+    Both: k ≥ 2 trainings, paired by seed, each (n,) or (c, n) verdicts. Their gains g_s and the
     examples' mean gains d_i scatter independently: mean ± t·√(var(g)/k + var(d)/n), with Student's
-    t of the degrees of freedom that Satterthwaite (1946) gives such a sum. Two or three trainings
-    tell little, and where they differ the interval is wide.
+    t of the degrees of freedom that Satterthwaite (1946) gives such a sum. With two or three
+    trainings that differ the interval is wide.
     """
-    from scipy.stats import t as student  # takes a second, which `import taser` need not
+    from scipy.stats import t as student  # slow to import
 
     k = len(first)
     if k < 2 or len(second) != k:
         raise ValueError(f"at least two pairs of trainings are needed; got {k} and {len(second)}")
-    sizes = {answers.shape[-1] for answers in (*first, *second)}
+    sizes = {verdicts.shape[-1] for verdicts in (*first, *second)}
     if len(sizes) > 1:
-        raise ValueError(f"all networks answer the same examples; got {sorted(sizes)} of them")
+        raise ValueError(
+            f"all networks need verdicts on the same examples; got {sorted(sizes)} of them"
+        )
     gains = np.stack(
         [_per_example(a) - _per_example(b) for a, b in zip(first, second, strict=True)]
     )
@@ -96,7 +98,7 @@ def retrained_interval(
     _check(n, level)
     seeds, examples = gains.mean(1).var(ddof=1) / k, gains.mean(0).var() / n
     both = seeds + examples
-    if not both > 0:  # nothing differed, or everything: what n examples did not show
+    if not both > 0:  # nothing differed, or everything
         beyond = _unseen(n, level)
     else:
         freedom = both**2 / (seeds**2 / (k - 1) + examples**2 / max(n - 1, 1))
@@ -111,26 +113,24 @@ def _sign_interval(votes: np.ndarray, tail: float) -> tuple[float, float]:
     votes: (m,) integers, none zero.
     """
     total = int(np.abs(votes).sum())
-    low, high = _least_share(votes, tail), 1 - _least_share(-votes, tail)
+    low, high = _lower_bound(votes, tail), 1 - _lower_bound(-votes, tail)
     return (2 * low - 1) * total, (2 * high - 1) * total
 
 
-def _least_share(votes: np.ndarray, tail: float) -> float:
-    """The smallest p at which as much is gained with a chance of `tail` (Clopper, Pearson 1934)."""
-    sizes, gained = np.abs(votes), int(votes[votes > 0].sum())
+def _lower_bound(votes: np.ndarray, tail: float) -> float:
+    """The p at which Σ positive votes is reached with probability `tail` (Clopper, Pearson 1934).
+
+    Votes are independent, each positive with probability p; for equal sizes this is binomial.
+    """
+    gained = int(votes[votes > 0].sum())
     low, high = 0.0, 1.0
     for _ in range(50 if gained else 0):
         p = (low + high) / 2
-        low, high = (p, high) if _chance_of_gain(sizes, gained, p) < tail else (low, p)
+        law = np.ones(1)  # law[s]: the probability that the positive votes so far sum to s
+        for size in np.abs(votes):
+            law = (1 - p) * np.pad(law, (0, size)) + p * np.pad(law, (size, 0))
+        low, high = (p, high) if law[gained:].sum() < tail else (low, p)
     return low
-
-
-def _chance_of_gain(sizes: np.ndarray, gained: int, p: float) -> float:
-    """P[Σ sizes of those that gain ≥ gained], each with the chance p; of equal sizes binomial."""
-    law = np.ones(1)  # law[s]: the chance that s is gained so far
-    for size in sizes:
-        law = (1 - p) * np.pad(law, (0, size)) + p * np.pad(law, (size, 0))
-    return float(law[gained:].sum())
 
 
 def chance_of(count: int, n: int, share: float) -> float:
@@ -139,28 +139,39 @@ def chance_of(count: int, n: int, share: float) -> float:
     >>> round(chance_of(1, 2, 0.5), 12)
     0.75
     """
-    return _chance_of_gain(np.ones(n, dtype=int), count, share)
+    from scipy.stats import binom  # slow to import
+
+    return float(binom.sf(count - 1, n, share))
 
 
 def _unseen(n: int, level: float) -> float:
-    """How often something may happen that n examples did not show: 1 − (α/2)^{1/n}."""
+    """The largest probability of what n examples did not show: 1 − (α/2)^{1/n}."""
     return 1 - ((1 - level) / 2) ** (1 / n)
 
 
 def _per_example(correct: Tensor) -> np.ndarray:
-    """The share of right answers to each example, (n,)."""
+    """The share of positive verdicts on each example, (n,)."""
     if correct.ndim not in (1, 2):
-        raise ValueError(f"answers are (n,) or (k, n); got {tuple(correct.shape)}")
+        raise ValueError(f"verdicts are (n,) or (k, n); got {tuple(correct.shape)}")
     return torch.atleast_2d(correct).double().mean(0).numpy()
 
 
+def _resampled_counts(counts: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """n = Σ counts draws with replacement: how often each of m kinds is drawn, (resamples, m)."""
+    n = int(counts.sum())
+    return rng.multinomial(n, counts / n, resamples)
+
+
+def _percentiles(values: np.ndarray, level: float) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
 def _mean_interval(values: np.ndarray, level: float, seed: int) -> Interval:
-    """Of a mean. n draws with replacement have multinomial counts of the few values there are."""
-    n = len(values)
+    """Bootstrap percentile interval of a mean of n values, of which few are different."""
     kinds, counts = np.unique(values, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, DRAWS)
-    low, high = np.quantile(drawn @ kinds / n, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(values.mean()), float(low), float(high))
+    drawn = _resampled_counts(counts, RESAMPLES, np.random.default_rng(seed))
+    return Interval(float(values.mean()), *_percentiles(drawn @ kinds / len(values), level))
 
 
 def mcnemar(first: Tensor, second: Tensor) -> float:
@@ -174,33 +185,15 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
             "two models are compared on the same examples, (n,); got "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
+    from scipy.stats import binomtest  # slow to import
+
     gained, lost = int((first & ~second).sum()), int((second & ~first).sum())
-    both = gained + lost
-    tail = sum(comb(both, k) for k in range(min(gained, lost) + 1))
-    return min(1.0, 2 * tail / 2**both)
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def _check(n: int, level: float) -> None:
     if n < 1 or not 0 < level < 1:
         raise ValueError(f"at least one example and 0 < level < 1 are needed; got {n}, {level}")
-
-
-CONFIDENCE = 0.95
-
-
-def draws(resamples: int, size: int, generator: torch.Generator) -> Tensor:
-    """How often each of `size` examples is drawn in `size` draws with replacement: (R, size)."""
-    drawn = torch.randint(size, (resamples, size), generator=generator)
-    ones = torch.ones(resamples, size, dtype=torch.float64)
-    return torch.zeros_like(ones).scatter_add_(1, drawn, ones)
-
-
-def percentiles(figures: Tensor) -> tuple[float, float]:
-    """The interval that holds 95 % of a figure's resampled values, (R,)."""
-    tail = (1 - CONFIDENCE) / 2
-    ends = torch.tensor([tail, 1 - tail], dtype=figures.dtype)
-    low, high = figures.quantile(ends).tolist()
-    return low, high
 
 
 def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int = 0) -> Interval:
@@ -219,20 +212,17 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
                 f"{name} should hold finite numbers, shape (n,); got {tuple(sample.shape)}, "
                 f"{int((~torch.isfinite(sample)).sum())} of them not finite"
             )
-    inside, outside = (sample.detach().cpu().double() for sample in (inside, outside))
-    ordered = inside.sort().values
+    ordered, outside = inside.double().cpu().sort().values.numpy(), outside.double().cpu().numpy()
     # Of the ordered inside, `below` lie under each outside number and `through` at most at it.
-    below = torch.searchsorted(ordered, outside)
-    through = torch.searchsorted(ordered, outside, right=True)
+    below, through = (np.searchsorted(ordered, outside, side) for side in ("left", "right"))
+    n, m = np.ones(len(ordered)), np.ones(len(outside))
 
-    def area(drawn: Tensor, against: Tensor) -> Tensor:
+    def area(drawn: np.ndarray, against: np.ndarray) -> np.ndarray:
         """For how often each example was drawn, (R, n) and (R, m): (R,)."""
-        counted = torch.nn.functional.pad(drawn.cumsum(1), (1, 0))
+        counted = np.pad(drawn.cumsum(1), ((0, 0), (1, 0)))
         wins = (counted[:, below] + counted[:, through]) / 2
-        return (wins * against).sum(1) / (drawn.sum(1) * against.sum(1))
+        return (wins * against).sum(1) / (len(n) * len(m))
 
-    n, m = len(ordered), len(outside)
-    whole = area(*(torch.ones(1, size, dtype=torch.float64) for size in (n, m)))
-    generator = torch.Generator().manual_seed(seed)
-    areas = area(*(draws(resamples, size, generator) for size in (n, m)))
-    return Interval(float(whole), *percentiles(areas))
+    rng = np.random.default_rng(seed)
+    areas = area(*(_resampled_counts(counts, resamples, rng) for counts in (n, m)))
+    return Interval(float(area(n[None], m[None])[0]), *_percentiles(areas, LEVEL))

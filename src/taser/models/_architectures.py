@@ -1,4 +1,4 @@
-"""The built-in networks by name."""
+"""The built-in networks, and `build`, which makes one by its name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,38 +10,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taser._names import plain, unknown
+from taser._names import normalise_name, unknown
 
 Factory = Callable[[], nn.Module]
 Activation = str | Factory
-"""A name, or whatever makes the layer when it is called: "silu" or `nn.SiLU`."""
+"""A name, or a function that makes the layer: "silu" or `nn.SiLU`."""
 
 SOFTPLUS_BETA = 10.0  # near ReLU, as in smooth adversarial training (Xie et al., 2020)
 
-FACTORIES: dict[str, Factory] = {
+ACTIVATIONS: dict[str, Factory] = {
     "relu": nn.ReLU,
     "silu": nn.SiLU,
     "softplus": partial(nn.Softplus, beta=SOFTPLUS_BETA),
 }
 
 
-def factory(activation: Activation) -> Factory:
-    """What makes the layers of an activation.
+def activation_factory(activation: Activation) -> Factory:
+    """The function that makes the layers of an activation.
 
     A ReLU network is linear almost everywhere, so the Laplacian of the Stein residual vanishes
     on it; "silu" and "softplus" (log(1 + e^{βx})/β with β = 10) have second derivatives.
 
-    >>> factory("silu")(), factory("softplus")()
+    >>> activation_factory("silu")(), activation_factory("softplus")()
     (SiLU(), Softplus(beta=10.0, threshold=20.0))
     """
     if isinstance(activation, str):
-        if activation.lower() not in FACTORIES:
-            raise unknown("activation", activation, FACTORIES)
-        return FACTORIES[activation.lower()]
+        if activation.lower() not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
+        return ACTIVATIONS[activation.lower()]
     if isinstance(activation, nn.Module) or not callable(activation):
         raise ValueError(
-            "activation should be a name or what makes the layer, such as nn.SiLU, for each place "
-            f"gets its own; got {activation!r}"
+            "activation should be a name or a function that makes a layer, such as nn.SiLU; "
+            f"got {activation!r}"
         )
     return activation
 
@@ -51,7 +51,7 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 
 
 class Normalised(nn.Module):
-    """A network of (x − mean)/std, so that attacks, scores and penalties all speak of x itself.
+    """A network of (x − mean)/std, so that attacks, scores and penalties see x itself.
 
     mean, std: a number for each channel, or one for all; part of the weights. `dims` axes of x
     follow the channels: 2 for images (B, C, H, W), 0 for vectors (B, d).
@@ -102,7 +102,7 @@ class SmallCNN(Normalised):
         super().__init__(mean, std)
         if len(shape) != 3:
             raise ValueError(f"shape should be (C, H, W); got {shape}")
-        make = factory(activation)
+        make = activation_factory(activation)
         channels, height, side = shape
 
         def layer(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
@@ -146,7 +146,7 @@ class MLP(Normalised):
         super().__init__(mean, std, dims=len(shape) - 1)
         if depth < 1:
             raise ValueError(f"depth should be at least 1 hidden layer; got {depth}")
-        make = factory(activation)
+        make = activation_factory(activation)
         hidden = [prod(shape), *[width] * depth]
         self.hidden = nn.Sequential(
             *(nn.Sequential(nn.Linear(before, after), make()) for before, after in pairwise(hidden))
@@ -198,7 +198,7 @@ class ResNet18(Normalised):
         std: tuple[float, ...] = CIFAR10_STD,
     ) -> None:
         super().__init__(mean, std)
-        make = factory(activation)
+        make = activation_factory(activation)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         self.stem = nn.Sequential(
             nn.Conv2d(len(mean), width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), make()
@@ -271,7 +271,7 @@ class WideResNet(Normalised):
             raise ValueError(f"depth should be 6n + 4, such as 10, 16, 28 or 34; got {depth}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout should lie in [0, 1); got {dropout}")
-        make = factory(activation)
+        make = activation_factory(activation)
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
         self.stem = nn.Conv2d(len(mean), widths[0], 3, 1, 1, bias=False)
         self.stages = nn.Sequential(
@@ -296,43 +296,22 @@ class WideResNet(Normalised):
 
 Shape = tuple[int, ...]
 
-
-# Each takes the shape of one input, the outputs and what all networks share (activation, mean,
-# std); its keyword-only options are those that `build` accepts for its name.
-
-
-def _resnet18(shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 64) -> nn.Module:
-    _image("resnet18", shape)
-    return ResNet18(outputs, width, **shared)
-
-
-def _wide_resnet(
-    layers: int, shape: Shape, outputs: int, shared: dict[str, Any],
-    *, width: int = 10, dropout: float = 0.0,
-) -> nn.Module:  # fmt: skip
-    _image(f"wideresnet{layers}", shape)
-    return WideResNet(layers, width, outputs, dropout=dropout, **shared)
-
-
-def _cnn(
-    shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 32, norm: bool = True
-) -> nn.Module:
-    _image("cnn", shape)
-    return SmallCNN(shape, outputs, width, norm=norm, **shared)
-
-
-def _mlp(
-    shape: Shape, outputs: int, shared: dict[str, Any], *, width: int = 256, depth: int = 2
-) -> nn.Module:
-    return MLP(shape, outputs, width, depth, **shared)
-
-
+# From the shape of one input, the number of outputs and what all networks share (activation, mean,
+# std); the keyword-only options are those that `build` accepts for the name.
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "resnet18": _resnet18,
-    "wideresnet28": partial(_wide_resnet, 28),
-    "wideresnet34": partial(_wide_resnet, 34),
-    "cnn": _cnn,
-    "mlp": _mlp,
+    "resnet18": lambda _, outputs, shared, *, width=64: ResNet18(outputs, width, **shared),
+    "wideresnet28": lambda _, outputs, shared, *, width=10, dropout=0.0: WideResNet(
+        28, width, outputs, dropout=dropout, **shared
+    ),
+    "wideresnet34": lambda _, outputs, shared, *, width=10, dropout=0.0: WideResNet(
+        34, width, outputs, dropout=dropout, **shared
+    ),
+    "cnn": lambda shape, outputs, shared, *, width=32, norm=True: SmallCNN(
+        shape, outputs, width, norm=norm, **shared
+    ),
+    "mlp": lambda shape, outputs, shared, *, width=256, depth=2: MLP(
+        shape, outputs, width, depth, **shared
+    ),
 }
 
 
@@ -367,7 +346,7 @@ def build(
     >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
     Linear(in_features=16, out_features=3, bias=True)
     """
-    make = BUILDERS.get(plain(name))
+    make = BUILDERS.get(normalise_name(name))
     if make is None:
         raise unknown("model", name, BUILDERS)
     if width is not None:
@@ -384,15 +363,19 @@ def build(
             raise ValueError(f"{what} should be at least 1; got {number}")
     if not shape or min(shape) < 1:
         raise ValueError(f"shape should be (C, H, W) or (d,), each at least 1; got {shape}")
+    if normalise_name(name) != "mlp" and len(shape) != 3:
+        raise ValueError(
+            f"{normalise_name(name)} is for images of shape (C, H, W); got {shape}: take 'mlp'"
+        )
     shared = {
         "activation": activation,
-        "mean": _of_each_channel("mean", mean, shape, 0.0),
-        "std": _of_each_channel("std", std, shape, 1.0),
+        "mean": _per_channel("mean", mean, shape, 0.0),
+        "std": _per_channel("std", std, shape, 1.0),
     }
     return make(tuple(shape), outputs, shared, **options)
 
 
-def _of_each_channel(
+def _per_channel(
     what: str, given: tuple[float, ...] | None, shape: Shape, default: float
 ) -> tuple[float, ...]:
     values = (default,) * shape[0] if given is None else tuple(given)
@@ -402,11 +385,6 @@ def _of_each_channel(
             f"{shape}; got {len(values)}"
         )
     return values
-
-
-def _image(name: str, shape: Shape) -> None:
-    if len(shape) != 3:
-        raise ValueError(f"{name} is for images of shape (C, H, W); got {shape}: take 'mlp'")
 
 
 class Wrapped(nn.Module):

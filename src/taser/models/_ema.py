@@ -22,5 +22,5 @@ class EMA:
         d = min(self.decay, (1 + n) / (10 + n))
         for average, latest in zip(self.model.parameters(), model.parameters(), strict=True):
             average.lerp_(latest, 1 - d)
-        for held, latest in zip(self.model.buffers(), model.buffers(), strict=True):
-            held.copy_(latest)
+        for buffer, now in zip(self.model.buffers(), model.buffers(), strict=True):
+            buffer.copy_(now)

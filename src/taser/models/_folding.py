@@ -1,4 +1,4 @@
-"""Whether a network may keep its channels last in memory, which is faster."""
+"""Faster copies for attacks: BatchNorm folded into the layers before, and channels last."""
 
 import copy
 import warnings
@@ -14,12 +14,12 @@ Pair = tuple[Any, Any, Any]
 """(folded layer, layer, norm), the latter two the model's own."""
 
 
-class Folded(nn.Module):
+class FoldedModel(nn.Module):
     """A model in evaluation mode whose BatchNorms have become part of the layers before them.
 
-    γ(w∗x + b − μ)/√(v + ε) + β is one convolution. The weights are copies, which :meth:`refresh`
-    takes anew from the model: a training step needs that once, and saves in each attack step.
-    Everything else is shared with the model, which is not changed. Made by :func:`folded`.
+    γ(w∗x + b − μ)/√(v + ε) + β is one convolution. Its weights are copies, which :meth:`refresh`
+    updates, once in each training step. Everything else is shared with the model, which is not
+    changed. Made by :func:`fold_batchnorm`.
     """
 
     def __init__(self, graph: fx.GraphModule, pairs: list[Pair]) -> None:
@@ -33,8 +33,8 @@ class Folded(nn.Module):
         return self.graph(x)
 
     @torch.no_grad()
-    def refresh(self) -> "Folded":
-        """Take the model's weights and statistics of now."""
+    def refresh(self) -> "FoldedModel":
+        """Copy the current weights and statistics of the model."""
         for target, layer, norm in self._pairs:
             weight, bias = _fused(layer, norm)
             target.weight.copy_(weight)
@@ -42,8 +42,8 @@ class Folded(nn.Module):
         return self
 
 
-def folded(model: nn.Module) -> Folded | None:
-    """The model folded; None where it has nothing to fold, or its forward cannot be traced.
+def fold_batchnorm(model: nn.Module) -> FoldedModel | None:
+    """A folded copy; None if there is nothing to fold, or the forward cannot be traced.
 
     Compare the two before use: a norm of another dimension than the outputs of the layer before
     it, as after a Linear on (B, C, L), looks the same in the graph.
@@ -58,7 +58,7 @@ def folded(model: nn.Module) -> Folded | None:
             warnings.simplefilter("ignore")
             graph = fx.symbolic_trace(model)
         pairs = _fold(graph)
-        return Folded(graph, pairs).refresh() if pairs else None
+        return FoldedModel(graph, pairs).refresh() if pairs else None
     except Exception:  # tracing may fail in as many ways as people write forwards
         return None
     finally:
@@ -67,7 +67,7 @@ def folded(model: nn.Module) -> Folded | None:
 
 
 def _fold(graph: fx.GraphModule) -> list[Pair]:
-    """Take the norms out of the graph; the pairs of layer and norm that they made."""
+    """Remove the norms from the graph; returns (folded layer, layer, norm) of each."""
     modules = dict(graph.named_modules())
     seen = [node.target for node in graph.graph.nodes if node.op == "call_module"]
     pairs: list[Pair] = []
@@ -92,7 +92,7 @@ def _fold(graph: fx.GraphModule) -> list[Pair]:
 
 
 def _empty_copy(layer: Any) -> nn.Module:
-    """A layer of the same shape with a bias, and weights of its own that want no gradient."""
+    """A layer of the same shape with a bias, and weights of its own without gradients."""
     target = copy.copy(layer)
     target._parameters = dict(layer._parameters)
     outputs = layer.weight.shape[0]
@@ -112,7 +112,7 @@ def _fused(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
 NARROW = 8
 
 
-def bears_channels_last(model: nn.Module, device: str) -> bool:
+def supports_channels_last(model: nn.Module, device: str) -> bool:
     """False for a strided 1×1 convolution of fewer than eight channels on a CPU.
 
     Its weight gradient writes outside its memory there (torch 2.13, oneDNN, AVX2): a crash, or

@@ -1,4 +1,4 @@
-"""A model to study: a built-in one or the user's own, with weights from a file."""
+"""A model by name, built-in or the user's own, and weights from files."""
 
 import json
 import pickle
@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from taser._names import locate
+from taser._names import import_callable
 
 from ._architectures import build
 
@@ -50,12 +50,12 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
-    """Put the weights of a file into `model`, all of them or none.
+    """Load the weights of a file into `model`, all of them or none.
 
-    Prefixes that wrappers leave ("module.", "_orig_mod.", "model.") are taken off until names meet.
+    Prefixes of wrappers ("module.", "_orig_mod.", "model.") are removed until names match.
     """
     own = model.state_dict()
-    state = _without_prefix(read_weights(path), own)
+    state = _strip_prefixes(read_weights(path), own)
     misfits = [
         f"{key} ({tuple(state[key].shape)} in the file, {tuple(own[key].shape)} in the model)"
         for key in state.keys() & own.keys()
@@ -83,16 +83,16 @@ def _state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} should hold a state dict; got {type(loaded).__name__}: {loaded!r:.80}"
         )
-    strange = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
-    if strange:
+    other = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
+    if other:
         raise ValueError(
             f"{path} should hold a state dict, bare or under {', '.join(WRAPPERS)}; "
-            f"these are no tensors: {_first(strange)}"
+            f"these are no tensors: {_first(other)}"
         )
     return dict(loaded)
 
 
-def _without_prefix(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefixes(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     while not state.keys() & own.keys():
         prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None)
         if prefix is None:
@@ -150,7 +150,7 @@ def _make(
         if spec.endswith(".py"):
             raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
         return build(spec, classes=classes, shape=shape, **options)
-    make = locate(spec)
+    make = import_callable(spec)
     if isinstance(make, nn.Module):
         raise ValueError(f"{spec} is a model already; name a function that returns one")
     try:

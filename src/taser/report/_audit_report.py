@@ -1,13 +1,11 @@
 """An audit as a page, and as lines for the terminal."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from taser._files import write_atomically
-from taser.evaluation._audit import Audit
+from taser.evaluation import Audit
 
 from ._page import Block, Page, Picture, Table, png
 
@@ -20,26 +18,20 @@ CURVE = (
 
 def write(audit: Audit, title: str, out: Path) -> Path:
     """results.json, table.md and report.html in `out`; the page's path."""
-    write_atomically(out / "results.json", json.dumps(audit.numbers(), indent=1) + "\n")
-    write_atomically(out / "table.md", table(audit).markdown())
     sections: list[tuple[str, list[Block]]] = [
         ("Checks", [table(audit)]),
-        ("What each check asks", [f"{check.name}: {check.explanation}" for check in audit.checks]),
+        ("What each check means", [f"{c.name}: {c.explanation}" for c in audit.checks]),
         ("Accuracy against ε", [Picture(png(curve(audit)), CURVE)]),
     ]
     if audit.findings:
-        sections.append(("What else was noticed", [str(finding) for finding in audit.findings]))
-    page = Page(
-        title=f"Audit: {title}",
-        summary=summary(audit),
-        sections=sections,
-        footer=f"taser audit; {audit.asked} examples, seed {audit.settings['seed']}.",
-    )
-    return page.write(out / "report.html")
+        sections.append(("Other findings", [str(finding) for finding in audit.findings]))
+    footer = f"taser audit; {audit.given} examples, seed {audit.settings['seed']}."
+    page = Page(f"Audit: {title}", summary(audit), sections, footer)
+    return page.write_report(out, audit.numbers())
 
 
 def summary(audit: Audit) -> list[str]:
-    """The verdict, and what it rests on."""
+    """The verdict with its reasons."""
     passed = len(audit.checks) - len(audit.failed) - len(audit.skipped)
     lines = [
         f"Verdict: {audit.verdict}. Of {len(audit.checks)} checks {passed} passed, "
@@ -48,15 +40,13 @@ def summary(audit: Audit) -> list[str]:
         *(f"Skipped: {check.name}: {check.figure}." for check in audit.skipped),
     ]
     if not audit.failed:
-        lines.append(
-            "Nothing found says that its gradients hide weakness; that is no proof of robustness."
-        )
+        lines.append("No sign of gradient masking was found; that is no proof of robustness.")
     if audit.n < ENOUGH:
-        lines.append(f"With fewer than {ENOUGH} right answers only a gross mask would be seen.")
-    standing = next(p.accuracy for p in audit.curve if p.epsilon == audit.threat.epsilon)
+        lines.append(f"With fewer than {ENOUGH} right answers only gross masking would be seen.")
+    robust = next(p.accuracy for p in audit.curve if p.epsilon == audit.threat.epsilon)
     lines.append(
-        f"The model gets {audit.n} of {audit.asked} examples right; {100 * standing:.1f} % of "
-        f"those stand against PGD at {audit.threat}."
+        f"The model gets {audit.n} of {audit.given} examples right; {100 * robust:.1f} % of "
+        f"those are robust to PGD at {audit.threat}."
     )
     return lines
 

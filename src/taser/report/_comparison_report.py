@@ -30,7 +30,7 @@ from ._method_tables import (
     unseen_summary,
     unseen_tables,
 )
-from ._page import Block, Page, Picture, Table, latex, png
+from ._page import Block, Page, Picture, Table, png
 
 NEXT = (  # the last line of all
     "Where to look next: README.md for two lines in your own loop, docs/training.md to train and "
@@ -126,7 +126,7 @@ def write(
     every = [*ours, *against, *strange, *gaps, *further, *beside]
     text = "\n\n".join(table.markdown() for table in every)
     write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
-    write_atomically(out / "table.tex", "\n".join(latex(table) for table in every))
+    write_atomically(out / "table.tex", "\n".join(table.latex() for table in every))
     entries = [asdict(row) for row in found]
     write_atomically(out / "rows.json", json.dumps(entries, indent=1) + "\n")
     return page.write(out / "report.html"), lines

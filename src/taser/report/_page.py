@@ -1,24 +1,32 @@
-"""One self-contained HTML page: no network, readable on a phone and in print."""
+"""Tables as Markdown, HTML and LaTeX, and a self-contained HTML page for screen and print."""
 
 import base64
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from taser._files import write_atomically
 
-LONG = 32  # characters: longer cells are text
+LONG = 32  # characters: a longer cell is text, which wraps and is aligned left
 BOLD = re.compile(r"\*\*(.+?)\*\*")
+LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$",
+    "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "×": r"$\times$", "Δ": r"$\Delta$",
+    "—": "--", "–": "--", "−": "$-$", "‖": r"$\|$", "∇": r"$\nabla$", "²": "$^2$",
+    "ε": r"$\epsilon$", "λ": r"$\lambda$", "σ": r"$\sigma$", "…": r"\ldots{}", "·": r"$\cdot$",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Table:
-    """Column headings and rows of strings; the first column names the row."""
+    """Column headings and rows of strings, **bold** as in Markdown; the first column is a name."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -30,7 +38,7 @@ class Table:
                 raise ValueError(f"{len(self.headings)} headings, but a row of {len(row)}: {row}")
 
     def markdown(self) -> str:
-        """A Markdown table, numbers to the right."""
+        """A Markdown table, numbers aligned right."""
         lines = [
             "| " + " | ".join(self.headings) + " |",
             "|" + "|".join([":--"] + ["--:"] * (len(self.headings) - 1)) + "|",
@@ -40,48 +48,36 @@ class Table:
 
     def html(self) -> str:
         """An HTML table that scrolls by itself on a narrow screen, its caption below."""
+
+        def cell(text: str) -> str:
+            kind = ' class="text"' if len(text) > LONG else ""
+            return f"<td{kind}>{_inline(text)}</td>"
+
         head = "".join(f"<th>{_inline(heading)}</th>" for heading in self.headings)
-        body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in self.rows)
+        body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in self.rows)
         caption = f'<p class="caption">{_inline(self.caption)}</p>' if self.caption else ""
         return (
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>{caption}"
         )
 
+    def latex(self) -> str:
+        """The table with booktabs, its caption as a comment below."""
 
-def _cell(text: str) -> str:
-    """A number keeps to its line and to the right; a sentence wraps and reads from the left."""
-    kind = ' class="text"' if len(text) > LONG else ""
-    return f"<td{kind}>{_inline(text)}</td>"
+        def line(cells: Sequence[str]) -> str:
+            escaped = (BOLD.sub(r"\\textbf{\1}", text.translate(LATEX)) for text in cells)
+            return " & ".join(escaped) + r" \\"
+
+        columns = "ll" + "r" * (len(self.headings) - 2)
+        return "\n".join([
+            rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(self.headings), r"\midrule",
+            *map(line, self.rows), r"\bottomrule", r"\end{tabular}", f"% {self.caption}", "",
+        ])  # fmt: skip
 
 
 def _inline(text: str) -> str:
-    """Escaped, with **bold** as in Markdown."""
+    """Escaped for HTML, with **bold** as in Markdown."""
     return BOLD.sub(r"<b>\1</b>", escape(text))
-
-
-SYMBOLS = str.maketrans({
-    "\\": r"\textbackslash{}", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$",
-    "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "×": r"$\times$", "Δ": r"$\Delta$",
-    "—": "--", "–": "--", "−": "$-$", "‖": r"$\|$", "∇": r"$\nabla$", "²": "$^2$",
-    "ε": r"$\epsilon$", "λ": r"$\lambda$", "σ": r"$\sigma$", "…": r"\ldots{}", "·": r"$\cdot$",
-})  # fmt: skip
-
-
-def latex(table: Table) -> str:
-    """The table with booktabs, its caption as a comment below."""
-    columns = "ll" + "r" * (len(table.headings) - 2)
-    lines = [" & ".join(map(_cell_latex, row)) + r" \\" for row in table.rows]
-    head = " & ".join(map(_cell_latex, table.headings)) + r" \\"
-    return "\n".join([
-        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *lines, r"\bottomrule",
-        r"\end{tabular}", f"% {table.caption}", "",
-    ])  # fmt: skip
-
-
-def _cell_latex(text: str) -> str:
-    """What LaTeX reads as its own escaped, **bold** as in Markdown."""
-    return BOLD.sub(r"\\textbf{\1}", text.translate(SYMBOLS))
 
 
 STYLE = """
@@ -122,7 +118,15 @@ class Picture:
         )
 
 
+def png(figure: Figure) -> bytes:
+    """A figure as PNG, at a resolution fit for print."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+    return buffer.getvalue()
+
+
 Block = str | Table | Picture
+"""A paragraph, a table or a picture."""
 
 
 @dataclass(frozen=True)
@@ -136,30 +140,29 @@ class Page:
 
     def html(self) -> str:
         """The page as one string."""
-        summary = "".join(f"<p>{escape(line)}</p>" for line in self.summary)
+
+        def block(b: Block) -> str:
+            return f"<p>{escape(b)}</p>" if isinstance(b, str) else b.html()
+
         sections = "".join(
-            f"<h2>{escape(heading)}</h2>{''.join(map(_html, blocks))}"
+            f"<h2>{escape(heading)}</h2>{''.join(map(block, blocks))}"
             for heading, blocks in self.sections
         )
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(self.title)}</title><style>{STYLE}</style></head><body>"
-            f'<h1>{escape(self.title)}</h1><div class="summary">{summary}</div>'
-            f"{sections}<footer>{escape(self.footer)}</footer></body></html>\n"
+            f'<h1>{escape(self.title)}</h1><div class="summary">{"".join(map(block, self.summary))}'
+            f"</div>{sections}<footer>{escape(self.footer)}</footer></body></html>\n"
         )
 
     def write(self, path: Path) -> Path:
         """Write the page; whole or not at all."""
         return write_atomically(path, self.html())
 
-
-def png(figure: Figure) -> bytes:
-    """A figure's PNG, at a resolution fit for print."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-    return buffer.getvalue()
-
-
-def _html(block: Block) -> str:
-    return f"<p>{escape(block)}</p>" if isinstance(block, str) else block.html()
+    def write_report(self, out: Path, numbers: Any, name: str = "results.json") -> Path:
+        """report.html, the page's tables as table.md and `numbers` as JSON; the page's path."""
+        tables = [b for _, blocks in self.sections for b in blocks if isinstance(b, Table)]
+        write_atomically(out / name, json.dumps(numbers, indent=1) + "\n")
+        write_atomically(out / "table.md", "\n".join(table.markdown() for table in tables))
+        return self.write(out / "report.html")

@@ -2,39 +2,15 @@
 
 from ._adapters import ffdnet, from_diffusers, from_edm
 from ._denoiser import Denoiser
-from ._densities import Density, Gaussian, GaussianMixture, KernelDensity
+from ._densities import Density, DensityScore, Gaussian, GaussianMixture, KernelDensity
 from ._fit import FitConfig, fit
 from ._named import named, pretrained
-from ._tweedie import (
-    Affine,
-    DenoisingScore,
-    Replaced,
-    Scaled,
-    Score,
-    normalised,
-    sigma_of,
-    timestep_of,
-)
+from ._transforms import Affine, Replaced, Scaled, normalised
+from ._tweedie import DenoisingScore, NoisedScore, Score, sigma_of, timestep_of
 
 __all__ = [
-    "Affine",
-    "Denoiser",
-    "DenoisingScore",
-    "Density",
-    "FitConfig",
-    "Gaussian",
-    "GaussianMixture",
-    "KernelDensity",
-    "Replaced",
-    "Scaled",
-    "Score",
-    "ffdnet",
-    "fit",
-    "from_diffusers",
-    "from_edm",
-    "named",
-    "normalised",
-    "pretrained",
-    "sigma_of",
+    "Affine", "Denoiser", "DenoisingScore", "Density", "DensityScore", "FitConfig", "Gaussian",
+    "GaussianMixture", "KernelDensity", "NoisedScore", "Replaced", "Scaled", "Score", "ffdnet",
+    "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained", "sigma_of",
     "timestep_of",
-]
+]  # fmt: skip

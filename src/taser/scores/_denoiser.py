@@ -1,4 +1,4 @@
-"""Draws from a denoiser, to look at."""
+"""A denoiser of our own: a network, EDM's preconditioning, its file, and draws from it."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from taser._tensors import rows_like
 
-from ._tweedie import DenoisingScore, level
+from ._tweedie import DenoisingScore, noise_level
 
 
 class NoiseEmbedding(nn.Module):
@@ -235,7 +235,7 @@ class Denoiser(nn.Module):
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> DenoisingScore:
         """The score at a noise level: a timestep of DDPM's schedule (50 by default) or σ."""
-        return DenoisingScore(self, level(timestep, sigma))
+        return DenoisingScore(self, noise_level(timestep, sigma))
 
     def save(self, path: str | Path, *, half: bool = False) -> Path:
         """One safetensors file with the architecture in its header; `half` for a smaller one."""

@@ -1,4 +1,4 @@
-"""The kernel density estimate: a score for any data set, with nothing to train."""
+"""Densities in closed form, whose scores need no training; with noise they stay closed forms."""
 
 import math
 from abc import ABC, abstractmethod
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+
+from ._tweedie import NoisedScore, check_sigma, noise_like
 
 
 def check_floating(name: str, given: Tensor) -> None:
@@ -19,6 +21,11 @@ class Density(nn.Module, ABC):
 
     Subclasses work on rows of length d = prod(event_shape); this class folds images in and out,
     checks shapes, and keeps the result detached.
+
+    >>> import torch
+    >>> p = GaussianMixture(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), 0.04)
+    >>> score = p.at(sigma=0.3)  # of x + 0.3 ε
+    >>> x_noised, s = score.noised(p.sample(100))
     """
 
     def __init__(self, event_shape: Sequence[int]) -> None:
@@ -45,6 +52,14 @@ class Density(nn.Module, ABC):
         with torch.no_grad():
             return self._sample(n, generator).view(n, *self.event_shape)
 
+    def at(self, *, sigma: float) -> "DensityScore":
+        """The score after noise: of the law of x + σε, with pairs and noised points."""
+        return DensityScore(self, sigma)
+
+    @abstractmethod
+    def smoothed(self, sigma: float) -> "Density":
+        """The density of x + σε, p convolved with N(0, σ²I)."""
+
     def _rows(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.event_shape:
             raise ValueError(
@@ -68,11 +83,35 @@ class Density(nn.Module, ABC):
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor: ...
 
 
+class DensityScore(NoisedScore):
+    """s_σ = ∇log p_σ in closed form, p_σ = p * N(0, σ²I) for a :class:`Density` p.
+
+    The denoiser that Tweedie's formula makes of it is D(x; σ) = x + σ² s_σ(x).
+    """
+
+    def __init__(self, density: Density, sigma: float) -> None:
+        super().__init__()
+        self.sigma = check_sigma(sigma)
+        self.density = density
+        self.smoothed = density.smoothed(self.sigma)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """s_σ at x itself: (B, *event) → (B, *event), detached."""
+        return self.smoothed(x)
+
+    def at(self, *, sigma: float) -> "DensityScore":
+        """The same density at another noise level."""
+        return self.density.at(sigma=sigma)
+
+    def __repr__(self) -> str:
+        return f"DensityScore(sigma={self.sigma:g}, of {self.density})"
+
+
 def covariance_matrices(cov: Tensor | float, dim: int, like: Tensor) -> Tensor:
     """A variance, a (d, d) matrix or a stack of them (m, d, d), as matrices; checked."""
     matrices = torch.as_tensor(cov, dtype=like.dtype, device=like.device)
     if matrices.ndim == 0:
-        matrices = matrices * torch.eye(dim, dtype=like.dtype, device=like.device)
+        matrices = matrices * torch.eye(dim).to(like)
     if tuple(matrices.shape[-2:]) != (dim, dim) or matrices.ndim > 3:
         raise ValueError(
             f"cov should be a variance, a ({dim}, {dim}) matrix or a stack of them, "
@@ -83,13 +122,6 @@ def covariance_matrices(cov: Tensor | float, dim: int, like: Tensor) -> Tensor:
     if torch.linalg.cholesky_ex(matrices).info.any():
         raise ValueError("cov should be positive definite; its Cholesky factorisation fails")
     return matrices
-
-
-def standard_normal(
-    shape: Sequence[int], like: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """Draws of N(0, I) in the dtype and on the device of `like`."""
-    return torch.randn(tuple(shape), dtype=like.dtype, device=like.device, generator=generator)
 
 
 class Gaussian(Density):
@@ -128,10 +160,18 @@ class Gaussian(Density):
             raise ValueError(f"a Gaussian is fitted to two or more finite inputs; got {len(x)}")
         rows = x.flatten(1)
         sample = torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
-        isotropic = sample.diagonal().mean() * torch.eye(
-            len(sample), dtype=x.dtype, device=x.device
-        )
+        isotropic = sample.diagonal().mean() * torch.eye(len(sample)).to(sample)
         return cls(x.mean(0), torch.lerp(sample, isotropic, shrinkage))
+
+    @property
+    def cov(self) -> Tensor:
+        """The covariance, (d, d)."""
+        return self.factor @ self.factor.T
+
+    def smoothed(self, sigma: float) -> "Gaussian":
+        """N(mean, cov + σ²I)."""
+        noise = sigma**2 * torch.eye(self.dim).to(self.factor)
+        return Gaussian(self.mean.view(self.event_shape), self.cov + noise)
 
     def _score(self, x: Tensor) -> Tensor:
         return -torch.cholesky_solve((x - self.mean).T, self.factor).T
@@ -142,7 +182,7 @@ class Gaussian(Density):
         return -0.5 * white.square().sum(0) - log_volume
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        return self.mean + standard_normal((n, self.dim), self.mean, generator) @ self.factor.T
+        return self.mean + noise_like(self.mean.expand(n, -1), generator) @ self.factor.T
 
 
 class GaussianMixture(Density):
@@ -175,6 +215,15 @@ class GaussianMixture(Density):
         self.register_buffer("factors", torch.linalg.cholesky(matrices))
         self.register_buffer("log_weights", weights.to(means).log().log_softmax(0))
 
+    def smoothed(self, sigma: float) -> "GaussianMixture":
+        """Σ_k w_k N(mean_k, cov_k + σ²I)."""
+        noise = sigma**2 * torch.eye(self.dim).to(self.factors)
+        return GaussianMixture(
+            self.means.view(-1, *self.event_shape),
+            self.factors @ self.factors.mT + noise,
+            self.log_weights.exp(),
+        )
+
     def _log_joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log w_k N(x; mean_k, cov_k), (m, B), and the whitened residuals, (m, d, B)."""
         centred = (x - self.means[:, None]).mT
@@ -194,8 +243,9 @@ class GaussianMixture(Density):
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         which = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
-        noise = standard_normal((n, self.dim), self.means, generator)
-        return self.means[which] + torch.einsum("bij,bj->bi", self.factors[which], noise)
+        means = self.means[which]
+        noise = noise_like(means, generator)
+        return means + torch.einsum("bij,bj->bi", self.factors[which], noise)
 
 
 class KernelDensity(Density):
@@ -223,6 +273,11 @@ class KernelDensity(Density):
         self.bandwidth = float(bandwidth)
         self.chunk = chunk
 
+    def smoothed(self, sigma: float) -> "KernelDensity":
+        """The estimate of bandwidth √(h² + σ²)."""
+        points = self.points.view(-1, *self.event_shape)
+        return KernelDensity(points, math.hypot(self.bandwidth, sigma), self.chunk)
+
     def _log_kernels(self, x: Tensor) -> Tensor:
         """log N(x; x_i, h² I), (B, n)."""
         # The plain difference: cdist's matrix-product route loses digits when points are close.
@@ -242,11 +297,9 @@ class KernelDensity(Density):
         return torch.cat(logs) - math.log(len(self.points))
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        which = torch.randint(
-            len(self.points), (n,), device=self.points.device, generator=generator
-        )
-        noise = standard_normal((n, self.dim), self.points, generator)
-        return self.points[which] + self.bandwidth * noise
+        count, device = len(self.points), self.points.device
+        centres = self.points[torch.randint(count, (n,), device=device, generator=generator)]
+        return centres + self.bandwidth * noise_like(centres, generator)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, n={len(self.points)}, bandwidth={self.bandwidth:g}"

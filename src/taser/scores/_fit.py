@@ -4,6 +4,7 @@ import io
 import math
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -71,20 +72,17 @@ def fit(
 ) -> Denoiser:
     """Train on x, (N, *event), and return the average of the weights over time (EMA).
 
-    With `checkpoint` the state is kept there now and then, and a call with the same arguments goes
-    on from it; a run of so many steps ends with the weights of one that was never interrupted, one
-    of so many minutes with as much training.
+    With `checkpoint` the state is saved there every `save_every` seconds, and a call with the same
+    arguments resumes from it: bit for bit if the steps end the run, with as much training in total
+    if the minutes do.
     """
     if config.flip and len(denoiser.event_shape) != 3:
         raise ValueError(f"flip is for images; these inputs have shape {denoiser.event_shape}")
     run = _Run(denoiser, x, config)
-    if checkpoint is not None:
-        data = sha256_of_arrays([x.numpy(force=True)])
-        run.told = {**asdict(config), "save_every": None, "data": data}
-        if checkpoint.exists():
-            run.restore(checkpoint)
+    if checkpoint is not None and checkpoint.exists():
+        run.restore(checkpoint)
     saved = started = time.monotonic()
-    while run.step < config.steps and not run.out_of_time():
+    while run.position < config.steps:
         loss = run.advance()
         if not math.isfinite(loss):
             raise RuntimeError(
@@ -95,17 +93,19 @@ def fit(
         run.elapsed += now - started
         started = now
         if progress:
-            progress(*run.position(), f"loss {loss:.3f}")
+            progress(run.position, config.steps, f"loss {loss:.3f}")
         if checkpoint is not None and now - saved > config.save_every:
             run.save(checkpoint)
             saved = now
     if checkpoint is not None:
-        run.save(checkpoint)  # whoever keeps the result removes it: nothing is lost in between
-    return run.average.model.requires_grad_(True)
+        run.save(checkpoint)  # the caller removes it once the result is saved
+    average = run.average.model.requires_grad_(True)
+    assert isinstance(average, Denoiser)
+    return average
 
 
 class _Run:
-    """Everything that a training in progress consists of."""
+    """The state of a training in progress."""
 
     def __init__(self, denoiser: Denoiser, x: Tensor, config: FitConfig) -> None:
         self.config, self.x = config, x
@@ -117,27 +117,22 @@ class _Run:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
-        self.told: dict[str, object] = {}  # what its state has to agree with
         self.device = next(self.model.parameters()).device
         wanted = config.bfloat16
         self.bfloat16 = images and has_bfloat16(self.device) if wanted is None else wanted
 
-    def out_of_time(self) -> bool:
-        minutes = self.config.minutes
-        return minutes is not None and self.elapsed >= 60 * minutes
-
-    def position(self) -> tuple[int, int]:
-        """How far along, as if in steps: by the clock if the minutes run out first."""
+    @property
+    def position(self) -> int:
+        """The steps taken; with minutes, those that the clock makes of it if they are more."""
         if self.config.minutes is None:
-            return self.step, self.config.steps
+            return self.step
         done = max(self.step / self.config.steps, self.elapsed / (60 * self.config.minutes))
-        return min(self.config.steps, int(done * self.config.steps)), self.config.steps
+        return int(min(1.0, done) * self.config.steps)
 
     def advance(self) -> float:
         """One step of the optimiser; the loss before it."""
-        done, total = self.position()
         rate = self.config.rate * min(1.0, (self.step + 1) / 100)
-        rate *= 0.5 * (1 + math.cos(math.pi * done / total))
+        rate *= 0.5 * (1 + math.cos(math.pi * self.position / self.config.steps))
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
@@ -151,8 +146,8 @@ class _Run:
         return float(loss.detach())
 
     def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Examples, noise levels and noise, drawn on the CPU: alike on every device."""
         size = min(self.config.batch, len(self.x))
-        # Drawn on the CPU, so that every device sees the same batches.
         rows = torch.randint(len(self.x), (size,), generator=self.generator)
         x = self.x[rows.to(self.x.device)].to(self.device)
         if self.config.flip:
@@ -162,6 +157,12 @@ class _Run:
         sigma = (self.config.noise_mean + self.config.noise_std * level).exp()
         return x, sigma, torch.randn(x.shape, generator=self.generator).to(self.device)
 
+    @cached_property
+    def identity(self) -> dict[str, object]:
+        """What a checkpoint has to agree with: the configuration and the data."""
+        data = sha256_of_arrays([self.x.numpy(force=True)])
+        return {**asdict(self.config), "save_every": None, "data": data}
+
     def save(self, path: Path) -> None:
         """Atomically; tensors and numbers only."""
         buffer = io.BytesIO()
@@ -169,20 +170,21 @@ class _Run:
             {
                 "model": self.model.state_dict(), "average": self.average.model.state_dict(),
                 "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
-                "step": self.step, "elapsed": self.elapsed, "told": self.told,
+                "step": self.step, "elapsed": self.elapsed, "told": self.identity,
             },
             buffer,
         )  # fmt: skip
         write_atomically(path, buffer.getvalue())
 
     def restore(self, path: Path) -> None:
-        """Go on from :meth:`save`."""
+        """Resume from :meth:`save`."""
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
             self.model.load_state_dict(state["model"])
             self.average.model.load_state_dict(state["average"])
             self.optimiser.load_state_dict(state["optimiser"])
-            other = [name for name, value in self.told.items() if state["told"][name] != value]
+            told = state["told"]
+            other = [name for name, value in self.identity.items() if told[name] != value]
         except Exception as error:
             raise ValueError(
                 f"{path} is not the state of this training ({error}); remove it to start anew"

@@ -4,7 +4,7 @@ from importlib.resources import as_file, files
 from inspect import signature
 from pathlib import Path
 
-from taser._names import locate
+from taser._names import import_callable
 
 from ._adapters import ffdnet, from_diffusers
 from ._denoiser import Denoiser
@@ -49,7 +49,7 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
         return from_diffusers(spec.removeprefix(DIFFUSERS))
     if ":" not in spec:
         return _of_file(spec)
-    build = locate(spec)
+    build = import_callable(spec)
     try:
         signature(build).bind()
     except TypeError as error:

@@ -12,13 +12,14 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from taser import attacks, objectives
-from taser._distributed import WEIGHTS, combine_seeds, world_size
+from taser._distributed import world_size
+from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._splitting import hold_out
 from taser.models import load_model
 from taser.models._ema import EMA
-from taser.models._folding import bears_channels_last
+from taser.models._folding import supports_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
 from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
@@ -273,7 +274,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
     last = config.loop.channels_last and dataset.train.is_images
-    last = last and bears_channels_last(model, device.type)
+    last = last and supports_channels_last(model, device.type)
     layout = torch.channels_last if last else torch.contiguous_format
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
     generator = torch.Generator(device)
@@ -299,7 +300,8 @@ def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.d
     return Batches(
         dataset.train.to(device), size, seed=config.loop.seed,
         scores=cached_scores(config, dataset, learner.regulariser),
-        augment=build_augmentation(config.data, dataset), drop_last=True,
+        augment=build_augmentation(config.data, dataset),
+        smallest=2 * world_size() * config.loop.accumulate,  # two rows for each process and piece
     )  # fmt: skip
 
 

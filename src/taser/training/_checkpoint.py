@@ -1,4 +1,8 @@
-"""Where a run stands, and how that is written to a checkpoint and read back."""
+"""Checkpoints: how far a run is, written to a folder and read back.
+
+A folder of safetensors and JSON with checksums. Accelerate's save_state pickles the optimiser's
+state, which a file from elsewhere could use to run code.
+"""
 
 import hashlib
 import json
@@ -10,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load as tensors_from
-from safetensors.torch import save as bytes_of
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from taser._distributed import world_size
 from taser._files import write_atomically
 
 from ._build import Setup
@@ -23,6 +25,25 @@ from ._validation import Scores
 
 logger = logging.getLogger(__name__)
 KEPT = 2  # the last, and the one before it should the last be damaged
+
+
+@dataclass
+class RunState:
+    """How far a run is.
+
+    step: steps done; measured: the gradient ratio that λ is multiplied with; best, best_step: the
+    best validation; stale: how many validations since the chosen figure rose; seconds: of training;
+    sums, summed: of the log's next line, in whose middle a checkpoint may come.
+    """
+
+    step: int = 0
+    measured: float | None = None
+    best: Scores | None = None
+    best_step: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
+    summed: int = 0
 
 
 class DamagedCheckpoint(ValueError):
@@ -35,6 +56,54 @@ class Checkpoint:
 
     tensors: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
+
+
+def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
+    """Everything that a resumed run needs, as tensors and JSON.
+
+    Of several processes the first one's: inside an epoch each has BatchNorm statistics of its own,
+    which are averaged at the epoch's end, so a run resumed from there begins with those of one.
+    """
+    tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
+    tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
+    if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
+        tensors["centre"] = centre
+    return Checkpoint(tensors, {
+        "progress": {
+            **asdict(state), "sums": {name: float(value) for name, value in state.sums.items()}
+        },
+        "batches": setup.batches.state_dict(),
+        "scaler": setup.learner.precision.scaler.state_dict(),
+        "data": setup.dataset.hash,
+    })  # fmt: skip
+
+
+def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
+    """Put a checkpoint back into a run that was just set up."""
+    state = checkpoint.state
+    if state["data"] != setup.dataset.hash:
+        raise ValueError("the data are not those that this run began with: start a new one")
+    for name, module in _modules(setup).items():
+        module.load_state_dict(checkpoint.tensors[name])
+    if setup.learner.regulariser is not None and "centre" in checkpoint.tensors:
+        setup.learner.regulariser.load_state(checkpoint.tensors["centre"])
+    restore_optimiser(setup.learner.optimiser, checkpoint.tensors["optimiser"])
+    setup.batches.load_state_dict(state["batches"])
+    if state["scaler"]:
+        setup.learner.precision.scaler.load_state_dict(state["scaler"])
+    best = state["progress"]["best"]
+    return RunState(**{**state["progress"], "best": Scores(**best) if best else None})
+
+
+def _modules(setup: Setup) -> dict[str, nn.Module]:
+    """The parts of a run that have a state_dict, by their names in a checkpoint."""
+    learner = setup.learner
+    modules: dict[str, nn.Module] = {"model": learner.module}
+    if setup.average is not None:
+        modules["average"] = setup.average.model
+    if learner.teacher is not None:
+        modules["teacher"] = learner.teacher
+    return modules
 
 
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
@@ -68,7 +137,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             content = (path / f"{group}.safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != expected:
                 raise ValueError(f"{group}.safetensors is not what was written")
-            tensors[group] = tensors_from(content)
+            tensors[group] = load(content)
         return Checkpoint(tensors, record["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpoint(f"{path} is damaged: {error}") from error
@@ -95,7 +164,7 @@ def weights_as_bytes(tensors: dict[str, Tensor]) -> bytes:
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    return bytes_of(copies)
+    return save(copies)
 
 
 def _sum(state: dict[str, Any]) -> str:
@@ -104,81 +173,3 @@ def _sum(state: dict[str, Any]) -> str:
 
 def _steps(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*")) if folder.is_dir() else []
-
-
-@dataclass
-class Progress:
-    """Steps done; the λ that "ratio" measured; the best validation, and how many came
-    since the figure that it is chosen by last rose.
-
-    sums, summed: of the log's next line, which a checkpoint may come in the middle of.
-    """
-
-    step: int = 0
-    measured: float | None = None
-    best: Scores | None = None
-    best_step: int = 0
-    stale: int = 0
-    seconds: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    summed: int = 0
-
-
-def freeze(setup: Setup, progress: Progress) -> Checkpoint:
-    """Everything that a resumed run needs, as tensors and JSON.
-
-    Of several processes the first one's: inside an epoch each has BatchNorm statistics of its own,
-    which only the epoch's end makes alike, so a run resumed from there begins with those of one.
-    """
-    learner = setup.learner
-    tensors = {
-        "model": learner.module.state_dict(),
-        "optimiser": optimiser_tensors(learner.optimiser),
-    }
-    if setup.average is not None:
-        tensors["average"] = setup.average.model.state_dict()
-    if learner.teacher is not None:
-        tensors["teacher"] = learner.teacher.state_dict()
-    if learner.regulariser is not None and (centre := learner.regulariser.state()):
-        tensors["centre"] = centre
-    state = {
-        "progress": asdict(progress),
-        "batches": setup.batches.state_dict(),
-        "scaler": learner.precision.scaler.state_dict(),
-        "data": setup.dataset.hash,
-    }
-    return Checkpoint(tensors, state)
-
-
-def thaw(setup: Setup, checkpoint: Checkpoint) -> Progress:
-    """Put a checkpoint back into a run that was just set up."""
-    learner, tensors, state = setup.learner, checkpoint.tensors, checkpoint.state
-    if state["data"] != setup.dataset.hash:
-        raise ValueError("the data are not those that this run began with: start a new one")
-    learner.module.load_state_dict(tensors["model"])
-    restore_optimiser(learner.optimiser, tensors["optimiser"])
-    if setup.average is not None:
-        setup.average.model.load_state_dict(tensors["average"])
-    if learner.teacher is not None:
-        learner.teacher.load_state_dict(tensors["teacher"])
-    if learner.regulariser is not None and "centre" in tensors:
-        learner.regulariser.load_state(tensors["centre"])
-    setup.batches.load_state_dict(state["batches"])
-    if state["scaler"]:
-        learner.precision.scaler.load_state_dict(state["scaler"])
-    return _progress(state["progress"])
-
-
-def _progress(entries: dict[str, Any]) -> Progress:
-    best = entries.pop("best")
-    return Progress(**entries, best=Scores(**best) if best else None)
-
-
-def same_statistics(module: nn.Module) -> None:
-    """Give every process the mean of all running statistics: each saw its own part of the data."""
-    if world_size() == 1:
-        return
-    for buffer in module.buffers():
-        if buffer.is_floating_point():
-            torch.distributed.all_reduce(buffer)
-            buffer /= world_size()

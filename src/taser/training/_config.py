@@ -1,36 +1,16 @@
-"""What changes over training: the learning rate and the regulariser's weight."""
+"""What a recipe may say: one frozen dataclass a section."""
 
-import math
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import field
 from typing import Any, Literal
 
+from pydantic.dataclasses import dataclass
 
-def check_positive(section: str, **counts: int) -> None:
-    """Raise for a count below one."""
-    for key, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{section}.{key} should be at least 1; got {count}")
-
-
-def check_not_negative(section: str, **values: float) -> None:
-    """Raise for what is negative, infinite or NaN."""
-    for key, value in values.items():
-        if not 0 <= value < inf:
-            raise ValueError(f"{section}.{key} should be zero or more; got {value}")
-
-
-def check_shares(section: str, **shares: float) -> None:
-    """Raise for what lies outside of [0, 1]."""
-    for key, share in shares.items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{section}.{key} is a share, from 0 to 1; got {share}")
-
+from taser._settings import SETTINGS, Count, NotNegative, Number, Positive, Share, Whole
 
 Method = Literal["standard", "pgd", "trades", "mart"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class DataConfig:
     """Which examples. examples: use about so many for training, drawn once by `seed` (None: all).
 
@@ -40,22 +20,18 @@ class DataConfig:
     """
 
     name: str = "digits"
-    examples: int | None = None
-    validation: float = 0.1
+    examples: Count | None = None
+    validation: Number = 0.1
     augment: Literal["auto", "none", "crop", "crop_and_flip"] = "auto"
     padding: int = 4
     size: int | None = None
     target: str | None = None
     ignore: tuple[str, ...] = ()
     task: Literal["classification", "regression"] | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_positive("data", examples=1 if self.examples is None else self.examples)
-        check_not_negative("data", seed=self.seed)
+    seed: Whole = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class ModelConfig:
     """Which network: a built-in name, "package.module:callable" or "file.py:callable".
 
@@ -72,7 +48,7 @@ class ModelConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class ObjectiveConfig:
     """The base method. beta is TRADES's, mart_weight MART's, label_smoothing standard's and pgd's.
 
@@ -83,24 +59,18 @@ class ObjectiveConfig:
 
     name: Method = "standard"
     norm: Literal["linf", "l2"] = "linf"
-    epsilon: float = 8 / 255
-    steps: int = 10
-    step_size: float | None = None
-    beta: float = 6.0
-    mart_weight: float = 5.0
-    label_smoothing: float = 0.0
+    epsilon: NotNegative = 8 / 255
+    steps: Count = 10
+    step_size: NotNegative | None = None
+    beta: NotNegative = 6.0
+    mart_weight: NotNegative = 5.0
+    label_smoothing: Share = 0.0
     awp: bool = False
-    awp_gamma: float = 0.005
-    awp_start: int = 10
+    awp_gamma: NotNegative = 0.005
+    awp_start: Whole = 10
     awp_with_penalty: bool = False
 
     def __post_init__(self) -> None:
-        check_not_negative(
-            "objective", epsilon=self.epsilon, step_size=self.step_size or 0.0, beta=self.beta,
-            mart_weight=self.mart_weight, awp_gamma=self.awp_gamma, awp_start=self.awp_start,
-        )  # fmt: skip
-        check_positive("objective", steps=self.steps)
-        check_shares("objective", label_smoothing=self.label_smoothing)
         if self.step_size is not None and self.step_size >= 1 > self.epsilon:
             raise ValueError(
                 f"objective.step_size={self.step_size:g} is far more than epsilon="
@@ -108,7 +78,7 @@ class ObjectiveConfig:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class RegulariserConfig:
     """What is added to the loss: TASER, a gradient penalty, or nothing.
 
@@ -142,30 +112,26 @@ class RegulariserConfig:
 
     name: Literal["none", "taser", "gradient-norm", "jacobian"] = "none"
     form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
-    weight: float = 0.3
+    weight: NotNegative = 0.3
     unit: Literal["form", "ratio"] = "form"
-    ramp: float = 0.1
+    ramp: Share = 0.1
     norm: Literal["l1", "l2"] = "l2"
     of: Literal["margin", "loss"] = "margin"
     operator: Literal["langevin", "first_order"] | None = None
     center: Literal["batch", "running", "none"] | None = None
     backend: Literal["auto", "difference", "reverse", "piecewise_linear", "exact"] = "auto"
     probes: int = 1
-    step: float | None = None
+    step: Number | None = None
     unbiased: bool = False
     batchnorm: Literal["auto", "running"] = "auto"
     every: int = 1
-    fraction: float = 1.0
+    fraction: Number = 1.0
     score: str = "auto"
     timestep: int = 50
-    sigma: float | None = None
+    sigma: Number | None = None
     precision: Literal["float32", "bfloat16", "auto"] | None = None
     replaced: Literal["none", "shuffled", "white"] = "none"
     cache: str | None = None
-
-    def __post_init__(self) -> None:
-        check_shares("regulariser", ramp=self.ramp)
-        check_not_negative("regulariser", weight=self.weight)
 
     @property
     def centred_by_batch(self) -> bool:
@@ -174,27 +140,19 @@ class RegulariserConfig:
         return self.name == "taser" and (self.center or by_form) == "batch"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class OptimiserConfig:
     """Adam as in the paper, or SGD with Nesterov's momentum."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
-    rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        check_not_negative("optimiser", rate=self.rate, weight_decay=self.weight_decay)
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(
-                f"optimiser.clip should be positive, or null for none; got {self.clip}"
-            )
-        check_shares("optimiser", momentum=self.momentum)
+    rate: NotNegative = 1e-3
+    betas: tuple[Number, Number] = (0.9, 0.999)
+    momentum: Share = 0.9
+    weight_decay: NotNegative = 1e-4
+    clip: Positive | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class ScheduleConfig:
     """The learning rate over training; warm-up and milestones are shares of it.
 
@@ -202,28 +160,20 @@ class ScheduleConfig:
     """
 
     name: Literal["cosine", "linear", "step", "constant"] = "cosine"
-    warmup: float = 0.0
-    final: float = 0.0
-    milestones: tuple[float, ...] = (0.5, 0.75)
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_shares("schedule", warmup=self.warmup, final=self.final)
-        for milestone in self.milestones:
-            check_shares("schedule", milestones=milestone)
+    warmup: Share = 0.0
+    final: Share = 0.0
+    milestones: tuple[Share, ...] = (0.5, 0.75)
+    factor: Number = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class TeacherConfig:
     """α of α·KL(f_θ0 ‖ f_θ), with θ0 the weights that training began with. Zero: no teacher."""
 
-    weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_not_negative("teacher", weight=self.weight)
+    weight: NotNegative = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class ValidationConfig:
     """Which checkpoint is best, by its figures on held-out data.
 
@@ -236,22 +186,17 @@ class ValidationConfig:
     """
 
     select: Literal["auto", "robust", "clean", "last"] = "auto"
-    every: int = 1
-    examples: int = 512
-    steps: int = 10
-    patience: int | None = None
+    every: Count = 1
+    examples: Count = 512
+    steps: Count = 10
+    patience: Count | None = None
 
     def __post_init__(self) -> None:
-        patience = 1 if self.patience is None else self.patience
-        check_positive(
-            "validation", every=self.every, examples=self.examples, steps=self.steps,
-            patience=patience,
-        )  # fmt: skip
         if self.select == "last" and self.patience is not None:
             raise ValueError("validation.patience needs a figure to wait for: select says last")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class LoopConfig:
     """How long, in which pieces, in which precision.
 
@@ -263,26 +208,21 @@ class LoopConfig:
     faster still, which takes a C++ compiler and up to a minute at the start.
     """
 
-    epochs: int = 200
-    batch: int = 256
-    accumulate: int = 1
+    epochs: Count = 200
+    batch: Count = 256
+    accumulate: Count = 1
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     channels_last: bool = True
     fold: bool = True
     compile: bool = False
-    ema: float = 0.0
-    seed: int = 0
-    save_minutes: float = 5.0
+    ema: Share = 0.0
+    seed: Whole = 0
+    save_minutes: Number = 5.0
     device: Literal["auto", "cpu"] = "auto"
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        check_positive("loop", epochs=self.epochs, batch=self.batch, accumulate=self.accumulate)
-        check_shares("loop", ema=self.ema)
-        check_not_negative("loop", seed=self.seed)
+    threads: Whole | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class Config:
     """One run. By default on digits, with the paper's optimiser and attack and our regulariser."""
 
@@ -310,27 +250,3 @@ class Config:
                 f"loop.accumulate={self.loop.accumulate} leaves single examples of a batch of "
                 f"{batch}, and the variance that TASER penalises needs two"
             )
-
-
-def learning_rate(step: int, steps: int, highest: float, config: ScheduleConfig) -> float:
-    """η at step 0 ≤ t < T: a linear warm-up, then the schedule.
-
-    Cosine: η_min + ½(η_max − η_min)(1 + cos(π (t − T_w)/(T − T_w))), as the paper fine-tunes.
-    """
-    warm = config.warmup * steps
-    if step < warm:
-        return highest * min(1.0, (step + 1) / warm)
-    done = (step - warm) / max(1.0, steps - warm)
-    lowest = config.final * highest
-    if config.name == "cosine":
-        return lowest + 0.5 * (highest - lowest) * (1 + math.cos(math.pi * done))
-    if config.name == "linear":
-        return highest + (lowest - highest) * done
-    if config.name == "step":
-        return highest * config.factor ** sum(step >= mark * steps for mark in config.milestones)
-    return highest
-
-
-def ramp(step: int, steps: int, share: float) -> float:
-    """min(1, t/T_w), which λ is multiplied with; T_w the given share of training."""
-    return 1.0 if share <= 0 else min(1.0, step / max(1.0, share * steps))

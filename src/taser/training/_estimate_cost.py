@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ def estimate(setup: Setup) -> Estimate:
         group["lr"] = 0.0  # the same batch again and again would end in infinities
     batch = next(iter(setup.batches))
     setup.batches.position = 0
-    batch = replace(batch, x=batch.x.contiguous(memory_format=setup.layout))
+    batch = batch._replace(x=batch.x.contiguous(memory_format=setup.layout))
     size = min(SMALLEST, whole)
     seconds, kept = _measured(setup, batch, size)
     while size < whole and seconds < ENOUGH:

@@ -1,18 +1,16 @@
 """A finished run, and how it is read again."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from torch import nn
 
-from taser._files import write_atomically
-
 from ._build import Architecture
-from ._checkpoint import Progress
 from ._config import Config
-from ._recipes import config_from, read_recipe, to_yaml
+from ._recipes import read_recipe, to_yaml
 
 
 @dataclass(frozen=True)
@@ -30,27 +28,18 @@ class Result:
     robust: float
     seconds: float
 
-    @classmethod
-    def of(cls, folder: Path, progress: Progress) -> "Result":
-        """The result of a run that came to its end."""
-        assert progress.best is not None
-        return cls(
-            folder, progress.step, progress.best_step, progress.best.clean, progress.best.robust,
-            progress.seconds,
-        )  # fmt: skip
-
-    def write(self) -> None:
-        """result.json, whose presence says that the run is finished."""
-        entries = {**asdict(self), "folder": str(self.folder.name)}
-        write_atomically(self.folder / "result.json", json.dumps(entries, indent=1))
-
 
 def check_same_run(config: Config, out: Path) -> None:
     """Refuse to go on with a folder that holds another run, and say in what it differs."""
     path = out / "config.yaml"
     if not path.exists():
         return
-    before, now = asdict(read_recipe(path)), asdict(config_from(_plain(config)))
+    try:
+        before, now = (yaml.safe_load(to_yaml(one)) for one in (read_recipe(path), config))
+    except ValueError as error:
+        raise ValueError(
+            f"{out} holds a run of another version of taser ({error}): choose another folder"
+        ) from None
     for free in ("threads", "save_minutes", "device"):  # they change no weight
         before["loop"].pop(free), now["loop"].pop(free)
     changed = [
@@ -78,9 +67,3 @@ def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "be
         raise ValueError(f"the run in {folder} has no weights {which} yet")
     entries["shape"] = tuple(entries["shape"])
     return Architecture(**entries).build(weights)
-
-
-def _plain(config: Config) -> dict:
-    import yaml
-
-    return yaml.safe_load(to_yaml(config))

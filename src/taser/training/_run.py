@@ -1,4 +1,4 @@
-"""The loop: from a configuration to a folder with log, checkpoints and weights."""
+"""The training loop: from a configuration to a folder with log, checkpoints and weights."""
 
 import json
 import time
@@ -7,27 +7,28 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from filelock import FileLock, Timeout
+from torch import Tensor
 
-from taser._distributed import combine_seeds, seeded_step, world_size
-from taser._files import Taken, locked, write_atomically
-from taser._progress import Progress as Told
-from taser.data import Batch
-from taser.data._preprocessing import Meaning
+from taser._distributed import average_buffers, world_size
+from taser._files import write_atomically
+from taser._progress import Progress
+from taser._random import combine_seeds, seeded_step
+from taser.data import Batch, Preprocessing
 from taser.data._splitting import subset
 
 from ._build import Setup, set_up
 from ._checkpoint import (
-    Progress,
-    freeze,
+    RunState,
+    from_checkpoint,
     latest_checkpoint,
-    same_statistics,
     save_checkpoint,
-    thaw,
+    to_checkpoint,
     weights_as_bytes,
 )
-from ._config import Config, learning_rate, ramp
+from ._config import Config
 from ._log import Log
+from ._optimiser import learning_rate, ramp
 from ._recipes import to_yaml
 from ._result import Result, check_same_run
 from ._step import NonFiniteLoss, gradient_ratio
@@ -37,7 +38,7 @@ LINES_PER_EPOCH = 10
 MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 
 
-def train(config: Config, out: Path | str, *, report: Told | None = None) -> Result:
+def train(config: Config, out: Path | str, *, report: Progress | None = None) -> Result:
     """Train, or go on with the run in `out`, which has to be of the same configuration.
 
     out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
@@ -48,81 +49,72 @@ def train(config: Config, out: Path | str, *, report: Told | None = None) -> Res
     check_same_run(config, out)
     setup = set_up(config)
     try:
-        with locked(out / ".lock", wait=False) if setup.rank == 0 else nullcontext():
+        with FileLock(out / ".lock", timeout=0) if setup.rank == 0 else nullcontext():
             return _Run(setup, out, report).finish()
-    except Taken:
+    except Timeout:
         raise RuntimeError(f"another process is training in {out}: wait, or stop it") from None
 
 
 class _Run:
-    def __init__(self, setup: Setup, out: Path, report: Told | None) -> None:
+    """A run in a folder, from its last checkpoint on if it has one."""
+
+    def __init__(self, setup: Setup, out: Path, report: Progress | None) -> None:
         self.setup, self.out, self.report = setup, out, report
-        self.config, self.learner = setup.config, setup.learner
+        self.config, self.learner, self.batches = setup.config, setup.learner, setup.batches
         self.main = setup.rank == 0
         checkpoint = latest_checkpoint(out / "checkpoints")
-        self.progress = thaw(setup, checkpoint) if checkpoint else Progress()
-        if self.main:
-            write_atomically(out / "config.yaml", to_yaml(self.config))
-            write_atomically(out / "model.json", json.dumps(asdict(setup.architecture), indent=1))
-            write_atomically(out / "data.json", Meaning.of(setup.dataset).to_json())
-        self.log = Log(out, self.progress.step, enabled=self.main)
-        self.sums = {
-            name: torch.tensor(value, device=setup.device)
-            for name, value in self.progress.sums.items()
-        }
+        self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
+        self._write("config.yaml", to_yaml(self.config))
+        self._write("model.json", json.dumps(asdict(setup.architecture), indent=1))
+        self._write("data.json", Preprocessing.of(setup.dataset).to_json())
+        self.log = Log(out, self.state.step, enabled=self.main)
         self.means: dict[str, float] = {}  # of the log's last line
-        self.seen: Scores | None = self.progress.best
+        self.scores = self.state.best  # of the last validation
         self.saved = self.started = time.monotonic()
 
     def finish(self) -> Result:
-        """Run what is left of it."""
+        """Train until the last epoch, or until patience runs out, and write what came of it."""
         try:
-            while self.setup.batches.epoch < self.config.loop.epochs and not self._out_of_patience:
-                for batch in self.setup.batches:
-                    self._advance(batch)
-                self._end_of_epoch()
+            while self.batches.epoch < self.config.loop.epochs and not self._out_of_patience():
+                for batch in self.batches:
+                    self._step(batch)
+                self._end_epoch()
         finally:
             self.log.close()
-        if self.main:
-            self._write_weights("last", self.setup.evaluated)
-        result = Result.of(self.out, self.progress)
-        if self.main:
-            result.write()
+        state = self.state
+        assert state.best is not None
+        self._write_weights("last")
+        result = Result(
+            self.out, state.step, state.best_step, **asdict(state.best), seconds=state.seconds
+        )
+        entries = {**asdict(result), "folder": self.out.name}
+        self._write("result.json", json.dumps(entries, indent=1))  # which says: it is finished
         return result
 
-    @property
-    def _out_of_patience(self) -> bool:
-        patience = self.config.validation.patience
-        return patience is not None and self.progress.stale >= patience
-
-    def _advance(self, batch: Batch) -> None:
-        step, steps = self.progress.step, self.setup.steps
+    def _step(self, batch: Batch) -> None:
+        setup, config, step = self.setup, self.config, self.state.step
         x, y, s = self._own_part(batch)
-        generator = seeded_step(self.config.loop.seed, step, self.setup.rank, self.setup.device)
-        self.setup.generator.manual_seed(
-            combine_seeds(self.config.loop.seed, step, self.setup.rank, 2)
-        )
+        generator = seeded_step(config.loop.seed, step, setup.rank, setup.device)
+        setup.generator.manual_seed(combine_seeds(config.loop.seed, step, setup.rank, 2))
+        rate = learning_rate(step, setup.steps, config.optimiser.rate, config.schedule)
         for group in self.learner.optimiser.param_groups:
-            group["lr"] = learning_rate(
-                step, steps, self.config.optimiser.rate, self.config.schedule
-            )
-        weight = self._weight(step, x, y, s, generator)
-        objective = self.config.objective
-        awp = objective.awp and self.setup.batches.epoch >= objective.awp_start
+            group["lr"] = rate
+        weight = self._weight(x, y, s, generator)
+        awp = config.objective.awp and self.batches.epoch >= config.objective.awp_start
         self.learner.number = step
         try:
             numbers = self.learner.step(x, y, s, generator, weight=weight, perturb=awp)
         except NonFiniteLoss as error:
             raise NonFiniteLoss(
-                f"{error} at step {step}, epoch {self.setup.batches.epoch + 1}: lower the rate or "
+                f"{error} at step {step}, epoch {self.batches.epoch + 1}: lower the rate or "
                 f"the regulariser's weight. The last good checkpoint is in {self.out}/checkpoints"
             ) from None
-        if self.setup.average is not None:
-            self.setup.average.update(self.learner.module, step)
-        self.progress.step += 1
-        self._count(numbers, weight)
-        within = self.setup.batches.position < len(self.setup.batches)  # the end saves by itself
-        if within and time.monotonic() - self.saved > 60 * self.config.loop.save_minutes:
+        if setup.average is not None:
+            setup.average.update(self.learner.module, step)
+        self.state.step += 1
+        self._count(numbers, weight, rate)
+        in_epoch = self.batches.position < len(self.batches)  # the epoch's end saves by itself
+        if in_epoch and time.monotonic() - self.saved > 60 * config.loop.save_minutes:
             self._save()
 
     def _own_part(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -132,82 +124,72 @@ class _Run:
         x, s = batch.x[rows], None if batch.s is None else batch.s[rows]
         return x.contiguous(memory_format=self.setup.layout), batch.y[rows], s
 
-    def _weight(
-        self, step: int, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
-    ) -> float:
-        """λ(t)."""
-        config = self.config.regulariser
+    def _weight(self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator) -> float:
+        """λ at this step: the weight on its ramp, times the gradient ratio if that is its unit."""
+        config, step = self.config.regulariser, self.state.step
         if config.name == "none":
             return 0.0
-        share = ramp(step, self.setup.steps, config.ramp)
+        weight = ramp(step, self.setup.steps, config.ramp) * config.weight
         if config.unit != "ratio":
-            return share * config.weight
+            return weight
         ramp_steps = int(config.ramp * self.setup.steps)
         if step <= ramp_steps and step % max(1, ramp_steps // MEASUREMENTS) == 0:
-            self.progress.measured = gradient_ratio(self.learner, x, y, s, generator)
-        return share * config.weight * (self.progress.measured or 0.0)
+            self.state.measured = gradient_ratio(self.learner, x, y, s, generator)
+        return weight * (self.state.measured or 0.0)
 
-    def _count(self, numbers: dict[str, Tensor], weight: float) -> None:
+    def _count(self, numbers: dict[str, Tensor], weight: float, rate: float) -> None:
         """Add to the averages, and log them now and then: reading a number makes a GPU wait."""
+        state = self.state
         for name, value in numbers.items():
-            self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
-        self.progress.summed += 1
-        per_epoch = len(self.setup.batches)
-        if self.progress.step % max(1, per_epoch // LINES_PER_EPOCH) == 0:
-            means = {name: float(value) / self.progress.summed for name, value in self.sums.items()}
-            rate = self.learner.optimiser.param_groups[0]["lr"]
+            state.sums[name] = state.sums.get(name, 0.0) + value
+        state.summed += 1
+        if state.step % max(1, len(self.batches) // LINES_PER_EPOCH) == 0:
+            self.means = {name: float(sum_) / state.summed for name, sum_ in state.sums.items()}
             more = {"weight": weight} if self.learner.regulariser is not None else {}
-            self.log.write(self.progress.step, "train", {**means, **more, "rate": rate})
-            self.sums, self.progress.summed = {}, 0
-            self.means = means
+            self.log.write(state.step, "train", {**self.means, **more, "rate": rate})
+            state.sums, state.summed = {}, 0
         if self.report and self.main:
-            self.report(self.progress.step, self.setup.steps, self._label())
+            self.report(state.step, self.setup.steps, self._label())
 
     def _label(self) -> str:
-        means = self.means
-        epoch = min(self.setup.batches.epoch + 1, self.config.loop.epochs)
-        words = [f"epoch {epoch}/{self.config.loop.epochs}"]
+        means, epochs = self.means, self.config.loop.epochs
+        words = [f"epoch {min(self.batches.epoch + 1, epochs)}/{epochs}"]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
-        if self.seen is not None:
-            clean, robust = self.seen.clean, self.seen.robust
-            regression = self.setup.dataset.task == "regression"
-            words.append(
-                f"error {-clean:.3g}, attacked {-robust:.3g}"
-                if regression
-                else f"clean {clean:.1%} robust {robust:.1%}"
-            )
+        if self.scores is not None:
+            clean, robust = self.scores.clean, self.scores.robust
+            if self.setup.dataset.task == "regression":
+                words.append(f"error {-clean:.3g}, attacked {-robust:.3g}")
+            else:
+                words.append(f"clean {clean:.1%} robust {robust:.1%}")
         return " · ".join(words)
 
-    def _end_of_epoch(self) -> None:
-        same_statistics(self.learner.module)
+    def _end_epoch(self) -> None:
+        average_buffers(self.learner.module)  # each process saw its own part of the data
         if self.setup.average is not None:
-            same_statistics(self.setup.average.model)
-        epoch, check = self.setup.batches.epoch, self.config.validation
-        if epoch % check.every == 0 or epoch == self.config.loop.epochs:
+            average_buffers(self.setup.average.model)
+        epoch = self.batches.epoch
+        if epoch % self.config.validation.every == 0 or epoch == self.config.loop.epochs:
             began = time.monotonic()
             self._validate()
             self.started += time.monotonic() - began  # which is not training
         self._save()
 
     def _validate(self) -> None:
-        held_out = self.setup.dataset.validation
+        """Validate; keep the weights if they are the best so far."""
+        held_out, state = self.setup.dataset.validation, self.state
         # A draw, because the first rows may be all of one class: folders come in that order.
         rows = subset(len(held_out), self.config.validation.examples)
-        scores = validate(
+        scores = self.scores = validate(
             self.setup.evaluated, held_out.rows(rows), held_out.y[rows], self.setup.attack,
             seed=self.config.loop.seed, rank=self.setup.rank,
         )  # fmt: skip
-        self.seen = scores
-        progress = self.progress
-        best = progress.best
-        improved = best is None or self._merit(scores)[0] > self._merit(best)[0]
-        progress.stale = 0 if improved else progress.stale + 1
-        if best is None or self._merit(scores) >= self._merit(best):
-            progress.best, progress.best_step = scores, progress.step
-            if self.main:
-                self._write_weights("best", self.setup.evaluated)
-        numbers = {"epoch": float(self.setup.batches.epoch), **asdict(scores)}
-        self.log.write(progress.step, "validation", numbers)
+        best = None if state.best is None else self._merit(state.best)
+        state.stale = 0 if best is None or self._merit(scores)[0] > best[0] else state.stale + 1
+        if best is None or self._merit(scores) >= best:
+            state.best, state.best_step = scores, state.step
+            self._write_weights("best")
+        numbers = {"epoch": float(self.batches.epoch), **asdict(scores)}
+        self.log.write(state.step, "validation", numbers)
 
     def _merit(self, scores: Scores) -> tuple[float, float]:
         """What the best checkpoint is chosen by; ties go by the other figure, then to the later.
@@ -222,16 +204,21 @@ class _Run:
         clean, robust = float(scores.clean), float(scores.robust)
         return (clean, robust) if select == "clean" else (robust, clean)
 
+    def _out_of_patience(self) -> bool:
+        patience = self.config.validation.patience
+        return patience is not None and self.state.stale >= patience
+
     def _save(self) -> None:
         now = time.monotonic()
-        self.progress.seconds += now - self.started
+        self.state.seconds += now - self.started
         self.started = self.saved = now
-        self.progress.sums = {name: float(value) for name, value in self.sums.items()}
         if self.main:
-            save_checkpoint(
-                self.out / "checkpoints", self.progress.step, freeze(self.setup, self.progress)
-            )
+            checkpoint = to_checkpoint(self.setup, self.state)
+            save_checkpoint(self.out / "checkpoints", self.state.step, checkpoint)
 
-    def _write_weights(self, name: str, model: nn.Module) -> None:
-        content = weights_as_bytes(model.state_dict())
-        write_atomically(self.out / f"{name}.safetensors", content)
+    def _write_weights(self, name: str) -> None:
+        self._write(f"{name}.safetensors", weights_as_bytes(self.setup.evaluated.state_dict()))
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        if self.main:
+            write_atomically(self.out / name, content)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from taser._distributed import world_size
-from taser.models import Folded, folded
+from taser.models._folding import FoldedModel, fold_batchnorm
 from taser.objectives import Loss, Objective, perturbed, teacher_kl
 from taser.regularisers import Regulariser
 from taser.stein import SharedPass
@@ -25,7 +25,7 @@ class AttackView:
 
     fold: bool = True
     compile: bool = False
-    _folded: Folded | None = field(default=None, init=False, repr=False)
+    _folded: FoldedModel | None = field(default=None, init=False, repr=False)
     _compiled: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
 
     def of(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -39,7 +39,7 @@ class AttackView:
 
     def _folded_copy(self, module: nn.Module, x: Tensor) -> nn.Module:
         if self._folded is None:
-            copy = folded(module)
+            copy = fold_batchnorm(module)
             with eval_mode(module, freeze=True), torch.no_grad():
                 few = x[:TRIED]  # in copies: the module may begin in place
                 own = module(few.clone())
