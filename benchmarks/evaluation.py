@@ -37,7 +37,7 @@ def plain(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
 def ours(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
     """The same by `taser.evaluate`."""
     threat = Threat("linf", epsilon)
-    return evaluate(model, x, y, threat=threat, attacks=("autoattack",), n=len(x)).standing
+    return evaluate(model, x, y, threat=threat, attacks=("autoattack",), n=len(x)).robust
 
 
 def timed(run: Verdict, *arguments: object) -> tuple[Tensor, float, float]:

@@ -20,7 +20,7 @@ from torch import Tensor
 import taser
 from measure import markdown, write
 from taser.data import Batches, CropAndFlip, load
-from taser.scores._score_cache import read_cache, weights_hash, write_cache
+from taser.scores import read_cache, write_cache
 
 
 def main() -> None:
@@ -40,10 +40,7 @@ def main() -> None:
 
     denoiser.register_forward_hook(counted)
     with tempfile.TemporaryDirectory() as folder:
-        write_cache(
-            Path(folder), score, train.x, data=train.hash, model=weights_hash(denoiser),
-            sigma=score.sigma,
-        )  # fmt: skip
+        write_cache(Path(folder), score, train.x, data=train.hash)
         scores = torch.from_numpy(read_cache(Path(folder), data=train.hash).copy())
     batches = Batches(train, 128, scores=scores, augment=CropAndFlip(padding=1, flip=False))
     batch = next(iter(batches))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import taser
 from taser.cli import app
-from taser.cli._options import subject
+from taser.cli._model_and_data import load_model_and_data
 from taser.training import read_recipe, train
 from taser.training._build import build_data
 
@@ -42,7 +42,7 @@ def test_a_score_is_fitted_checked_and_cached(tmp_path: Path) -> None:
     assert (tmp_path / "check" / "report.html").exists()
     said = run("score", "cache", model, "--out", tmp_path / "scores")
     assert "1,295 examples" in said
-    assert "differ from scores asked again" in said
+    assert "cached scores differ from recomputed ones by" in said
     assert (tmp_path / "scores" / "manifest.json").exists()
 
 
@@ -140,8 +140,8 @@ def run_of_another_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_runs_own_data_by_name_come_in_its_own_splits(run_of_another_split: Path) -> None:
     """By the default seed 262 of the 359 test examples would be of the training part."""
-    named, _ = subject(str(run_of_another_split), None, "digits", None, None, None)
-    own, _ = subject(str(run_of_another_split), None, None, None, None, None)
+    named, _ = load_model_and_data(str(run_of_another_split), None, "digits", None, None, None)
+    own, _ = load_model_and_data(str(run_of_another_split), None, None, None, None, None)
     assert named.test.hash == own.test.hash != taser.data.load("digits").test.hash
 
 

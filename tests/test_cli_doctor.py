@@ -64,4 +64,4 @@ def test_every_extra_of_the_package_is_explained() -> None:
 def test_versions_are_compared_as_numbers(
     found: str | None, wanted: str | None, enough: bool
 ) -> None:
-    assert installation._enough(found, wanted) == enough
+    assert installation._is_at_least(found, wanted) == enough

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from taser.cli import app
-from taser.cli._options import PlainErrors, answer, show, wanted, with_json
+from taser.cli._options import PlainErrors, json_wanted, print_json, show, with_json
 
 
 def asked(*arguments: str | Path) -> Any:
@@ -49,13 +49,13 @@ def noisy(tmp_path: Path) -> typer.Typer:
     def own() -> None:
         print("from a library")
         typer.echo("from us")
-        if wanted():
-            answer({"λ": 1})
+        if json_wanted():
+            print_json({"λ": 1})
 
     def given() -> None:
         print("from a library")
         (tmp_path / "rows.json").write_text("[1]\n")
-        show(tmp_path / "report.html", ["a finding"])
+        show(tmp_path / "report.html", ["a finding"], "rows.json")
 
     app = typer.Typer(cls=PlainErrors)
     app.command("own")(with_json(own))
@@ -86,13 +86,12 @@ def test_an_error_leaves_stdout_empty_and_as_it_was() -> None:
     assert result.stdout == ""
     assert "did you mean" in result.stderr
     assert CliRunner().invoke(app, ["audit", "--json"]).exit_code == 2  # no model: wrong usage
-    assert not wanted()
+    assert not json_wanted()
     assert sys.stdout is before
 
 
-def test_the_newest_record_is_the_answer(noisy: typer.Typer, tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text("[0]\n")  # of another command, in the same folder
-    os.utime(tmp_path / "results.json", (1, 1))
+def test_another_commands_record_is_not_the_result(noisy: typer.Typer, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("[0]\n")
     assert CliRunner().invoke(noisy, ["given", "--json"]).stdout == "[1]\n"
 
 

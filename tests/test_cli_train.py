@@ -8,7 +8,7 @@ import pytest
 
 from taser.compare._comparison_config import TableConfig
 from taser.data import load
-from taser.evaluation._record import answers
+from taser.evaluation._record import predictions
 from taser.training import load_trained, read_recipe
 from taser.training._log import read_log
 from test_cli import app, run, runner
@@ -28,7 +28,7 @@ def test_recipes_are_listed() -> None:
 def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     said = run("train", "--recipe", "digits/pgd", "--taser", "--out", folder, *SMALL)
-    assert "best of 3 steps" in said
+    assert "best of 4 steps" in said
     assert "name: taser" in (folder / "config.yaml").read_text()
     quick = ("--epsilon", "0.1", "--n", "20", "--attacks", "fgsm", "--no-curve")
     said = run("evaluate", "--model", folder, *quick, "--out", tmp_path / "evaluated")
@@ -74,7 +74,7 @@ def test_classes_of_other_data_are_those_that_the_run_was_trained_on(tmp_path: P
     asked = ["evaluate", "--model", tmp_path / "run", *quick, "--out", tmp_path / "found", "--data"]
     found = runner.invoke(app, [*map(str, asked), str(tmp_path / "no4.npz")])
     model = load_trained(tmp_path / "run")
-    right = (answers(model, test.x[kept]) == test.y[kept]).float().mean()
+    right = (predictions(model, test.x[kept]) == test.y[kept]).float().mean()
     assert json.loads(found.stdout)["clean_accuracy"] == pytest.approx(float(right))
     assert right > 0.6
     strange = run(*asked[:-1], "--data", tmp_path / "names.npz", code=1)
@@ -112,7 +112,7 @@ def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
 def test_a_dry_run_trains_nothing(tmp_path: Path) -> None:
     said = run("train", "--recipe", "digits/mart-awp", "--dry-run", "--out", tmp_path / "x", *SMALL)
     assert "awp: true" in said
-    assert "parameters · 3 steps · about" in said
+    assert "parameters · 4 steps · about" in said
     assert not (tmp_path / "x").exists()
 
 

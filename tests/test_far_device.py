@@ -60,7 +60,7 @@ def test_an_evaluation() -> None:
         for device in ("cpu", FAR)
     ]
     for name, verdicts in records[0].attacks.items():
-        assert torch.equal(verdicts.standing, records[1].attacks[name].standing)
+        assert torch.equal(verdicts.correct, records[1].attacks[name].correct)
 
 
 def test_an_audit() -> None:

@@ -62,7 +62,7 @@ def test_results_show_their_figures() -> None:
     shown = repr(result)
     assert f"worst case {100 * result.robust_accuracy:.1f} %" in shown
     assert f"clean {100 * result.clean_accuracy:.1f} %" in shown
-    assert repr(result.attacks["fgsm"]).startswith(f"Verdicts({int(result.standing.sum())} of 60")
+    assert repr(result.attacks["fgsm"]).startswith(f"Verdicts({int(result.robust.sum())} of 60")
     masked = nn.Sequential(model, nn.Softmax(1))
     found = audit(masked, x[:60], y[:60], threat=threat, steps=2, restarts=1, queries=2)
     assert repr(found).startswith("Audit(do not trust: 14 checks")

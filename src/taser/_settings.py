@@ -40,6 +40,7 @@ Share = Annotated[Number, _check(lambda v: 0 <= v <= 1, "is a share, from 0 to 1
 Count = Annotated[int, _check(lambda v: v >= 1, "should be at least 1")]
 Whole = Annotated[int, _check(lambda v: v >= 0, "should be zero or more")]
 
+UNKNOWN = "unexpected_keyword_argument"
 WANTED = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
     "bool_type": "true or false", "string_type": "text", "tuple_type": "a list",
@@ -53,7 +54,9 @@ def from_mapping(kind: type[T], content: Mapping[str, Any], source: str) -> T:
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
-        raise ValueError(f"{source}: {_message(kind, error.errors()[0])}") from None
+        # An unknown key first: it may be a wrong name for one that is missing.
+        first = min(error.errors(), key=lambda found: found["type"] != UNKNOWN)
+        raise ValueError(f"{source}: {_message(kind, first)}") from None
 
 
 def _message(root: type, error: Any) -> str:
@@ -63,7 +66,7 @@ def _message(root: type, error: Any) -> str:
     if kind == "value_error":  # a check of a whole section names the key itself
         problem = str(context["error"])
         return problem if isinstance(given, dict) else f"{where} {problem}"
-    if kind == "unexpected_keyword_argument":
+    if kind == UNKNOWN:
         names, key = _types(root, path[:-1]), path[-1]
         homes = [f"{section}.{key}" for section in _types(root) if key in _types(root, [section])]
         near = f" ({' or '.join(homes)}?)" if homes else hint(key, names)
@@ -72,7 +75,9 @@ def _message(root: type, error: Any) -> str:
         choices = re.findall("'(.+?)'", context["expected"])
         near = hint(given, choices)
         return f"{where} should be one of {', '.join(choices)}; got {given!r}{near}"
-    if kind in ("missing", "too_long"):  # of a tuple
+    if kind == "missing" and error["loc"][-1] == path[-1]:
+        return f"{where} is missing"
+    if kind in ("missing", "too_long"):  # in a tuple
         return f"{where} should be {len(get_args(_types(root, path[:-1])[path[-1]]))} numbers"
     if kind in ("dict_type", "dataclass_type"):
         return f"{where} should hold keys; got {given!r}"

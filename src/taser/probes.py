@@ -11,52 +11,6 @@ from taser._tensors import full_precision
 
 __all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
 
-
-def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
-    """Raise unless z is (B, C) with C ≥ 2 and y holds B class numbers below C."""
-    if not isinstance(z, Tensor):
-        raise ValueError(
-            f"{name} wants logits (B, C); the model gives a {type(z).__name__}. Wrap it: "
-            "lambda x: model(x)[0], or model(x).logits"
-        )
-    if z.ndim != 2 or z.shape[1] < 2:
-        raise ValueError(
-            f"{name} wants logits of shape (B, C) with at least two classes; got "
-            f"{tuple(z.shape)}. For a single output per example use taser.probes.Output()"
-        )
-    if y is not None:
-        check_labels(y, z.shape[0], z.shape[1], name)
-    if looks_like_probabilities(z):
-        warnings.warn(
-            f"{name} was given rows that are not negative and sum to one: probabilities, not "
-            "logits. A saturated probe carries no sensitivity; take the softmax off the model",
-            stacklevel=3,
-        )
-
-
-def check_labels(y: Tensor, batch: int, classes: int, name: str) -> None:
-    """Raise unless y is (batch,) whole numbers in 0 … classes − 1."""
-    if y.shape != (batch,) or y.is_floating_point() or y.dtype == torch.bool:
-        raise ValueError(
-            f"{name} wants labels y of shape ({batch},) and an integer type; "
-            f"got {tuple(y.shape)} of {y.dtype}"
-        )
-    lowest, highest = int(y.min()), int(y.max())
-    if lowest < 0 or highest >= classes:
-        raise ValueError(
-            f"{name} has {classes} classes, so labels should lie in 0…{classes - 1}; "
-            f"got labels from {lowest} to {highest}"
-        )
-
-
-def looks_like_probabilities(z: Tensor) -> bool:
-    """Every row non-negative and summing to one (within the type's rounding)."""
-    z = z.detach()
-    tolerance = 8 * torch.finfo(z.dtype).eps
-    sums = z.to(torch.float32).sum(1)
-    return bool((z >= 0).all()) and bool(((sums - 1).abs() <= max(tolerance, 1e-5)).all())
-
-
 Probe = Callable[[Tensor, Tensor | None], Tensor]
 """(outputs (B, *), labels (B,) or None) → (B,): any callable of this form will do."""
 
@@ -65,9 +19,9 @@ Probe = Callable[[Tensor, Tensor | None], Tensor]
 class Probed:
     """The scalar function f(x) = probe(model(x), y) of a batch with labels y.
 
-    Keeping model and probe apart lets an estimator use what it knows of each; keeping the labels
-    lets it ask for several points of every example in one call: x may hold n·B rows, copies of
-    the batch one after another, and the labels are repeated to match.
+    An estimator can use what it knows of the model and of the probe, and evaluate several points
+    of every example in one call: x may hold n·B rows, copies of the batch one after another, and
+    the labels are repeated to match.
     """
 
     model: Callable[[Tensor], Tensor]
@@ -107,8 +61,7 @@ class Margin:
         if not self._checked or z.device.type == "cpu":  # reading back stalls an accelerator
             check_logits(z, y, "Margin")
             self._checked = True
-        z = full_precision(z)
-        index = y.long()[:, None]
+        z, index = full_precision(z), y.long()[:, None]
         others = z.scatter(1, index, -torch.inf).logsumexp(1)
         return others - z.gather(1, index).squeeze(1)
 
@@ -127,18 +80,16 @@ class Logit:
 
     def __call__(self, z: Tensor, y: Tensor | None) -> Tensor:
         """z: (B, C) logits; y: (B,) labels, unused with a fixed index; returns (B,)."""
+        y = y if self.index is None else None
         if self.index is None and y is None:
             raise ValueError("Logit() reads the labelled class: give labels y, or an index")
         if not self._checked or z.device.type == "cpu":  # reading back stalls an accelerator
-            check_logits(z, y if self.index is None else None, "Logit")
+            check_logits(z, y, "Logit")
             if self.index is not None and self.index >= z.shape[1]:
                 raise ValueError(f"Logit({self.index}) of a model with {z.shape[1]} classes")
             self._checked = True
         z = full_precision(z)
-        if self.index is not None:
-            return z[:, self.index]
-        assert y is not None
-        return z.gather(1, y.long()[:, None]).squeeze(1)
+        return z[:, self.index] if y is None else z.gather(1, y.long()[:, None]).squeeze(1)
 
     def __repr__(self) -> str:
         return f"Logit({'' if self.index is None else self.index})"
@@ -164,3 +115,42 @@ class Output:
 
     def __repr__(self) -> str:
         return f"Output({self.index})"
+
+
+def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
+    """Raise unless z is (B, C) with C ≥ 2 and y, if given, holds B class numbers below C."""
+    if not isinstance(z, Tensor):
+        raise ValueError(
+            f"{name} wants logits (B, C); the model gives a {type(z).__name__}. Wrap it: "
+            "taser.models.Wrapped(lambda x: model(x)[0], model), or with model(x).logits"
+        )
+    if z.ndim != 2 or z.shape[1] < 2:
+        raise ValueError(
+            f"{name} wants logits of shape (B, C) with at least two classes; got "
+            f"{tuple(z.shape)}. For a single output per example use taser.probes.Output()"
+        )
+    batch, classes = z.shape
+    if y is not None and (y.shape != (batch,) or y.is_floating_point() or y.dtype == torch.bool):
+        raise ValueError(
+            f"{name} wants labels y of shape ({batch},) and an integer type; "
+            f"got {tuple(y.shape)} of {y.dtype}"
+        )
+    if y is not None and not bool(((y >= 0) & (y < classes)).all()):
+        raise ValueError(
+            f"{name} has {classes} classes, so labels should lie in 0…{classes - 1}; "
+            f"got labels from {int(y.min())} to {int(y.max())}"
+        )
+    if looks_like_probabilities(z):
+        warnings.warn(
+            f"{name} was given rows that are not negative and sum to one: probabilities, not "
+            "logits. A saturated probe carries no sensitivity; take the softmax off the model",
+            stacklevel=3,
+        )
+
+
+def looks_like_probabilities(z: Tensor) -> bool:
+    """Every row non-negative and summing to one (within the type's rounding)."""
+    z = z.detach()
+    tolerance = max(8 * torch.finfo(z.dtype).eps, 1e-5)
+    sums = z.to(torch.float32).sum(1)
+    return bool((z >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())

@@ -56,7 +56,7 @@ def test_evaluation_and_curve() -> None:
     found, wanted = (
         evaluate(InPlace(copies), x, y, threat=SMALL, attacks=attacks) for copies in (False, True)
     )
-    assert torch.equal(found.standing, wanted.standing)
+    assert torch.equal(found.robust, wanted.robust)
     curves = [accuracy_curve(InPlace(copies), x, y, threat=SMALL) for copies in (False, True)]
     assert curves[0] == curves[1]
     assert curves[0].accuracies[-1] < curves[0].accuracies[0]

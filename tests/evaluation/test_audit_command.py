@@ -111,14 +111,14 @@ class Given(Exception):
 
 
 @pytest.mark.parametrize(
-    ("command", "asked", "count"),
+    ("command", "function", "count"),
     [
-        ("audit", "undefended", "ENOUGH"),
+        ("audit", "undefended", "SURROGATE"),
         ("shift", "out_of_distribution", "REFERENCE"),
     ],
 )
 def test_examples_are_drawn_from_the_whole_training_part(
-    command: str, asked: str, count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, function: str, count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first ones of a folder of images are all of one class."""
     given = []
@@ -127,7 +127,7 @@ def test_examples_are_drawn_from_the_whole_training_part(
         given.append(options.get("reference", arguments[0]))
         raise Given
 
-    monkeypatch.setattr(f"taser.evaluation.{asked}", look)
+    monkeypatch.setattr(f"taser.evaluation.{function}", look)
     monkeypatch.setattr(import_module("taser.cli._evaluate_commands"), count, 50)
     result = CliRunner().invoke(
         app, [command, "--model", "cnn", "--examples", "30", "--out", str(tmp_path)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 import taser
@@ -27,15 +28,16 @@ from taser.attacks import (
     Cascade,
     Model,
     RandomNoise,
+    RaySearch,
     RestartedPGD,
     Threat,
     Transfer,
     margin,
 )
-from taser.evaluation import Evaluation, RaySearch, audit, compare
-from taser.evaluation._attack_loop import Batch, OtherRun, Store
+from taser.evaluation import Evaluation, audit, compare
+from taser.evaluation._attack_loop import BatchResult, BatchStore, OtherRun
 from taser.evaluation._curve import accuracy_curve
-from taser.evaluation._model_checks import prepare
+from taser.evaluation._prepared_model import prepare
 from taser.evaluation._record import device_of
 from taser.evaluation._shift import shift
 from taser.models import Wrapped
@@ -57,11 +59,11 @@ def test_the_record_says_what_happened_to_each_example(found: Evaluation) -> Non
     assert torch.equal(found.clean, right)
     assert found.n == len(found.index) == 40
     pgd = found.attacks["pgd"]
-    assert not bool((pgd.standing & ~found.clean).any())
+    assert not bool((pgd.correct & ~found.clean).any())
     assert bool((pgd.distance <= THREAT.epsilon * (1 + 1e-5)).all())
-    assert bool((pgd.distance[found.clean & ~pgd.standing] > 0).all())
+    assert bool((pgd.distance[found.clean & ~pgd.correct] > 0).all())
     assert torch.equal(
-        found.standing, torch.stack([v.standing for v in found.attacks.values()]).all(0)
+        found.robust, torch.stack([v.correct for v in found.attacks.values()]).all(0)
     )
     assert found.robust_accuracy <= min(found.accuracy(name) for name in QUICK)
 
@@ -69,7 +71,7 @@ def test_the_record_says_what_happened_to_each_example(found: Evaluation) -> Non
 def test_the_points_that_broke_it_break_it(found: Evaluation) -> None:
     x, _ = digits(60)
     assert found.attacked is not None
-    broken = found.clean & ~found.standing
+    broken = found.clean & ~found.robust
     assert bool(broken.any())
     with torch.no_grad():
         answers = undefended()(found.attacked).argmax(1)
@@ -83,6 +85,14 @@ def test_it_survives_json(found: Evaluation) -> None:
     assert json.loads(again.to_json()) == json.loads(found.to_json())
     with pytest.raises(ValueError, match="not a record"):
         Evaluation.from_json("{}")
+
+
+def test_records_of_the_first_format_load(found: Evaluation) -> None:
+    old = json.loads(found.to_json()) | {"format": 1, "paper_average": None}
+    for verdicts in old["attacks"].values():
+        verdicts["standing"] = verdicts.pop("correct")
+    again = Evaluation.from_json(json.dumps(old))
+    assert json.loads(again.to_json()) == json.loads(found.to_json())
 
 
 def test_an_attack_that_cheats_is_not_counted() -> None:
@@ -99,7 +109,7 @@ def test_an_attack_that_cheats_is_not_counted() -> None:
         attacks=[Cheat()],
         n=30,  # type: ignore[list-item]
     )
-    assert torch.equal(result.attacks["cheat"].standing, result.clean)
+    assert torch.equal(result.attacks["cheat"].correct, result.clean)
     assert any("cheat" in finding.name for finding in result.findings)
 
 
@@ -350,17 +360,30 @@ def test_a_model_that_draws_is_judged_the_same_again(tmp_path: Path) -> None:
         found.append(taser.evaluate(Wrapped(noisy, undefended()), x, y, out=out, **asked))  # type: ignore[arg-type]
     assert found[0].clean.equal(found[1].clean)
     for other in found[1:]:
-        assert other.standing.equal(found[0].standing)
+        assert other.robust.equal(found[0].robust)
         assert other.attacked is not None
         assert bool((THREAT.distance(other.attacked, x[other.index]) <= 0.1 + 1e-6).all())
 
 
 def test_a_stored_batch_of_other_rows_is_done_again(tmp_path: Path) -> None:
-    store = Store(tmp_path, {})
+    store = BatchStore(tmp_path, {})
     rows = torch.arange(3)
-    store.put("a", Batch(rows, rows > 0, rows.float(), torch.rand(2, 4), (), 1.0))
+    store.put("a", BatchResult(rows, rows > 0, rows.float(), torch.rand(2, 4), (), 1.0))
     assert store.get("a", rows) is not None
     assert store.get("a", rows + 1) is None
+
+
+def test_a_batch_that_an_older_version_stored_is_read(tmp_path: Path) -> None:
+    store, rows = BatchStore(tmp_path, {}), torch.arange(2)
+    said = {"findings": [{"name": "a", "message": "b"}], "seconds": 2.0}
+    tensors = {"broken": torch.tensor([0, 1], dtype=torch.uint8), "distance": torch.zeros(2)}
+    content = save(tensors | {"points": torch.zeros(1, 4)}, {"said": json.dumps(said)})
+    (tmp_path / "batches").mkdir()
+    (tmp_path / "batches" / "a.safetensors").write_bytes(content)
+    batch = store.get("a", rows)
+    assert batch is not None
+    assert batch.broken.tolist() == [False, True]
+    assert (batch.findings[0].name, batch.seconds) == ("a", 2.0)
 
 
 def test_a_folder_of_a_model_that_hid_its_gradient_is_not_believed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.victims import digits, undefended
 from taser.attacks import Threat
 from taser.evaluation import evaluate
-from taser.evaluation._model_checks import _room, check_data, check_model
+from taser.evaluation._model_checks import _half_distance, check_data, check_model
 
 THREAT = Threat("linf", 0.05)
 
@@ -76,13 +76,13 @@ def test_epsilon_in_other_units_is_refused(norm: str, epsilon: float, message: s
 def test_an_epsilon_that_none_can_stand_is_a_finding(threat: Threat) -> None:
     (finding,) = check_data(*digits(100), threat)
     assert finding.name == "epsilon"
-    assert "no model can be right on both" in finding.message
+    assert "no model can be right around both" in finding.message
 
 
 def test_half_way_to_another_class_is_the_most_that_can_be_stood() -> None:
     x, y = torch.tensor([[0.0, 0.0], [0.4, 0.3], [0.1, 0.0]]), torch.tensor([0, 1, 0])
     for norm, nearest in (("linf", [0.4, 0.3, 0.3]), ("l2", [0.5, 0.18**0.5, 0.18**0.5])):
-        found = _room(x, y, Threat(norm, 0.1))  # type: ignore[arg-type]
+        found = _half_distance(x, y, Threat(norm, 0.1))  # type: ignore[arg-type]
         torch.testing.assert_close(found.float(), torch.tensor(nearest) / 2)
 
 

@@ -16,7 +16,6 @@ from taser.cli._options import PlainErrors
 from taser.evaluation import Evaluation, evaluate
 from taser.evaluation._curve import Curve
 from taser.evaluation._known_models import KNOWN_MODELS, known_model
-from taser.evaluation._record import answers
 from taser.models import build
 from taser.report import _evaluation_report as report
 
@@ -41,21 +40,23 @@ def test_the_table_has_every_figure_with_n(found: Evaluation) -> None:
 def test_the_page_is_whole(found: Evaluation, tmp_path: Path) -> None:
     x, _ = digits(30)
     assert found.attacked is not None
-    said = answers(undefended(), found.attacked)
+    attacked = undefended()(found.attacked).argmax(1)
     curve = Curve((0.0, 0.1), (1.0, 0.5), "pgd", 30)
-    page = report.write(found, "digits", tmp_path, x=x, answers=said, curve=curve).read_text()
+    page = report.write(
+        found, "digits", tmp_path, x=x, predictions=attacked, curve=curve
+    ).read_text()
     assert page.count("data:image/png;base64") == 2
     assert "n = 30" in page
     assert found.provenance.weights in page
     kept = Evaluation.from_json((tmp_path / "evaluation.json").read_text())
-    assert torch.equal(kept.standing, found.standing)
+    assert torch.equal(kept.robust, found.robust)
 
 
 def test_nothing_broken_means_no_pictures(tmp_path: Path) -> None:
     x, y = digits(5)
     tiny = Threat("linf", 1e-6)
     calm = evaluate(undefended(), x, y, threat=tiny, attacks=("fgsm",))
-    page = report.write(calm, "calm", tmp_path, x=x, answers=y).read_text()
+    page = report.write(calm, "calm", tmp_path, x=x, predictions=y).read_text()
     assert "data:image" not in page
 
 

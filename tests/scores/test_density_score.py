@@ -6,6 +6,7 @@ import pytest
 import torch
 from test_scores import DENSITIES, generator, points, spd, torch_double
 
+import taser
 from taser.scores import (
     Density,
     DensityScore,
@@ -106,3 +107,17 @@ def test_the_buffers_move_with_the_score() -> None:
 def test_the_level_is_positive(sigma: float) -> None:
     with pytest.raises(ValueError, match="sigma should be positive"):
         Gaussian(torch.zeros(2)).at(sigma=sigma)
+
+
+def test_the_steepest_penalty_of_a_linear_network_on_a_table() -> None:
+    """R = (σ ∇mᵀ(C + σ²I)⁻¹ sign ∇m)², with m = ±(w₁ − w₀)·x for two classes."""
+    p = Gaussian(points(3).float(), spd(3).float())
+    score, x, y = p.at(sigma=SIGMA), points(5, 3, seed=4).float(), torch.tensor([0, 1, 0, 1, 1])
+    model = torch.nn.Linear(3, 2)
+    weight = model.weight.detach()
+    gradient = (weight[1] - weight[0]) * (1 - 2 * y)[:, None]
+    penalty = taser.SteinPenalty(operator="first_order", center="none")
+    value = penalty(model, x, y, score.along(x, -gradient.sign()))
+    smoothed = p.cov + SIGMA**2 * torch.eye(3)
+    drift = SIGMA * (gradient * torch.linalg.solve(smoothed, gradient.sign().T).T).sum(1)
+    torch.testing.assert_close(value, drift.square().mean(), rtol=1e-3, atol=1e-5)

@@ -57,7 +57,7 @@ def test_a_function_of_the_users_at_the_level_that_the_recipe_names(own: Path) -
     digits = taser.data.load("digits")
     x = digits.test.x[:8]
     for level, sigma in (({"timestep": 200}, sigma_of(200)), ({"sigma": 0.1}, 0.1)):
-        config = RegulariserConfig(name="taser", score=f"{own}:score", **level)  # type: ignore[arg-type]
+        config = RegulariserConfig(name="taser", score=f"{own}:score", **level)
         score = build_score(config, digits)
         assert isinstance(score, DenoisingScore)
         torch.testing.assert_close(score(x), exact(x, sigma), rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 """A cache gives back the scores it was made of, and refuses to give anything else."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,22 +8,34 @@ import numpy as np
 import pytest
 import torch
 
-from taser.scores import Gaussian
-from taser.scores._score_cache import StaleCache, read_cache, weights_hash, write_cache
+from taser.scores import DensityScore, Gaussian, from_edm, read_cache, write_cache
+from taser.scores._score_cache import StaleCache, model_hash, weights_hash
+
+
+class Function(torch.nn.Module):
+    """A function as a network, with a weight by which a cache knows it."""
+
+    def __init__(self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.forward = function
+
+
+def smooth(mean: float = 0.0) -> DensityScore:
+    return Gaussian(torch.full((2, 3), mean)).at(sigma=0.1)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    score = Gaussian(torch.zeros(2, 3))
     x = torch.randn(10, 2, 3, generator=torch.Generator().manual_seed(0))
-    write_cache(tmp_path, score, x, data="abc", model=weights_hash(score), sigma=0.1, batch=4)
+    write_cache(tmp_path, smooth(), x, data="abc", batch=4)
     return tmp_path
 
 
 def test_it_gives_back_the_scores_in_half_precision(folder: Path) -> None:
-    score = Gaussian(torch.zeros(2, 3))
+    score = smooth()
     x = torch.randn(10, 2, 3, generator=torch.Generator().manual_seed(0))
-    scores = read_cache(folder, data="abc", model=weights_hash(score), sigma=0.1)
+    scores = read_cache(folder, data="abc", model=model_hash(score), sigma=0.1)
     assert scores.dtype == np.float16
     torch.testing.assert_close(torch.tensor(scores).float(), score(x), rtol=1e-3, atol=1e-3)
 
@@ -53,7 +66,7 @@ def test_the_hash_of_weights_is_of_their_values() -> None:
 
 
 def test_another_model_data_or_level_is_stale(folder: Path) -> None:
-    other = weights_hash(Gaussian(torch.ones(2, 3)))
+    other = model_hash(smooth(1.0))
     for entry in ({"data": "abd"}, {"model": other}, {"sigma": 0.2}):
         with pytest.raises(StaleCache, match="anew"):
             read_cache(folder, **entry)
@@ -75,11 +88,11 @@ def test_damage_is_seen(folder: Path) -> None:
 
 
 def test_an_interrupted_write_leaves_no_cache(folder: Path) -> None:
-    def fails(_x: torch.Tensor) -> torch.Tensor:
+    def fails(_x: torch.Tensor, _sigma: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="memory"):
-        write_cache(folder, fails, torch.zeros(4, 2), data="", model="", sigma=0.1)
+        write_cache(folder, from_edm(Function(fails), 0.1), torch.zeros(4, 2), data="")
     with pytest.raises(StaleCache, match="no whole"):
         read_cache(folder)
 
@@ -89,10 +102,14 @@ def test_a_full_disk_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(OSError, match="make room"):
-        write_cache(tmp_path, lambda x: x, torch.ones(4, 2), data="", model="", sigma=0.1)
+        write_cache(tmp_path, smooth(), torch.ones(4, 2, 3), data="")
     assert not list(tmp_path.iterdir())
 
 
-def test_scores_too_large_for_half_precision_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", [1e6, float("nan")])
+def test_scores_too_large_for_half_precision_are_refused(tmp_path: Path, factor: float) -> None:
+    def large(x: torch.Tensor, _sigma: torch.Tensor) -> torch.Tensor:
+        return factor * x
+
     with pytest.raises(ValueError, match="half precision"):
-        write_cache(tmp_path, lambda x: 1e6 * x, torch.ones(4, 2), data="", model="", sigma=0.1)
+        write_cache(tmp_path, from_edm(Function(large), 0.1), torch.ones(4, 2), data="")

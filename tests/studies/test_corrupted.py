@@ -5,7 +5,7 @@ import torch
 from test_table import run
 from torch import Tensor, nn
 
-from taser.compare._run_results import RunResult, rows, stood, verdicts
+from taser.compare._run_results import RunResult, corruption_accuracy, rows, verdicts
 from taser.data import Split
 from taser.evaluation import subset
 from taser.evaluation._corruptions import CORRUPTIONS
@@ -29,7 +29,7 @@ def test_part() -> Split:
 
 
 def test_counts_are_those_of_the_shift(test_part: Split) -> None:
-    found = stood(Bright(), test_part, 30)
+    found = corruption_accuracy(Bright(), test_part, 30)
     assert found is not None
     index = subset(40, 30)
     whole = shift(Bright(), test_part.x[index], test_part.y[index])
@@ -44,7 +44,7 @@ def test_counts_are_those_of_the_shift(test_part: Split) -> None:
 
 def test_tables_of_numbers_have_no_corruptions() -> None:
     rows_of_numbers = Split(torch.rand(10, 4), torch.arange(10) % 2)
-    assert stood(nn.Linear(4, 2), rows_of_numbers, 5) is None
+    assert corruption_accuracy(nn.Linear(4, 2), rows_of_numbers, 5) is None
 
 
 def corrupted(variant: str, right: list[int], seed: int = 0) -> RunResult:

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from taser._settings import from_mapping
 from taser.training import Config
 from taser.training._build import set_up
 from taser.training._log import read_log
-from taser.training._recipes import config_from
 
 BASE: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "examples": 128, "augment": "none"},
@@ -27,7 +27,8 @@ MLP = {"name": "mlp", "width": 8}
 def small(**sections: dict[str, Any]) -> Config:
     """Two steps on a few digits, but for the keys that are given: small(loop={"epochs": 2})."""
     names = {*BASE, *sections}
-    return config_from({name: {**BASE.get(name, {}), **sections.get(name, {})} for name in names})
+    content = {name: {**BASE.get(name, {}), **sections.get(name, {})} for name in names}
+    return from_mapping(Config, content, "small")
 
 
 def weights(out: Path, which: str = "last") -> dict[str, Tensor]:

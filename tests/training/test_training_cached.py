@@ -9,8 +9,7 @@ from small_runs import small
 from torch import Tensor
 
 from taser.regularisers import Taser
-from taser.scores import pretrained
-from taser.scores._score_cache import weights_hash, write_cache
+from taser.scores import pretrained, write_cache
 from taser.training import Config
 from taser.training._build import Setup, build_data, set_up
 from taser.training._estimate_cost import estimate
@@ -24,9 +23,7 @@ def clean(**regulariser: Any) -> dict[str, Any]:
 def folder(tmp_path: Path) -> Path:
     train, denoiser = build_data(small().data).train, pretrained("digits")
     score = denoiser.at(timestep=50)
-    write_cache(
-        tmp_path, score, train.x, data=train.hash, model=weights_hash(denoiser), sigma=score.sigma
-    )
+    write_cache(tmp_path, score, train.x, data=train.hash)
     return tmp_path
 
 

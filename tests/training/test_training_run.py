@@ -1,6 +1,8 @@
 """Whole runs, small ones: every method, what they write, and what they refuse."""
 
+import json
 import math
+import shutil
 import warnings
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from taser.training._build import (
     build_objective,
     set_up,
 )
+from taser.training._result import read_data_config
 from taser.training._step import AttackView
 from training_steps import images
 
@@ -285,6 +288,39 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
         assert difference in str(caught.value)
     assert "loop." not in str(caught.value)
     train(small(loop={"save_minutes": 1.0}), tmp_path)  # which changes no weight
+
+
+def test_a_run_of_an_older_version(tmp_path: Path) -> None:
+    """It cannot go on, but its network and its data can be had."""
+    train(small(data={"seed": 3}), tmp_path)
+    recipe = tmp_path / "config.yaml"
+    recipe.write_text(recipe.read_text().replace("regulariser:\n", "regulariser:\n  gone: 1\n"))
+    with pytest.raises(
+        ValueError, match=r"of another version of taser \(.*there is no regulariser.gone.*another"
+    ):
+        train(small(data={"seed": 3}), tmp_path)
+    assert read_data_config(tmp_path) == small(data={"seed": 3}).data
+    assert same(dict(load_trained(tmp_path).state_dict()), weights(tmp_path, "best"))
+
+
+def test_a_checkpoint_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    """The names of its files, groups and keys, as they were written before RunState."""
+    config = small(loop={"epochs": 2, "ema": 0.5}, teacher={"weight": 1.0})
+    train(config, tmp_path / "whole")
+    train(config, tmp_path / "resumed")
+    newest = sorted((tmp_path / "resumed" / "checkpoints").iterdir())[-1]
+    state = json.loads((newest / "state.json").read_text())["state"]
+    assert set(state) == {"progress", "batches", "scaler", "data"}
+    assert set(state["progress"]) == {
+        "step", "measured", "best", "best_step", "stale", "seconds", "sums", "summed"
+    }  # fmt: skip
+    assert {path.name for path in newest.iterdir()} == {
+        "state.json", "model.safetensors", "optimiser.safetensors", "average.safetensors",
+        "teacher.safetensors",
+    }  # fmt: skip
+    shutil.rmtree(newest)
+    train(config, tmp_path / "resumed")
+    assert same(weights(tmp_path / "resumed"), weights(tmp_path / "whole"))
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from ._attack import (
 )
 from ._autoattack import AutoAttackPart, autoattack
 from ._pgd import FGSM, PGD, LastingPGD, RestartedPGD, input_gradient
+from ._ray_search import RaySearch
 from ._simple import RandomNoise, Transfer
 from ._spsa import SPSA
 from ._threat import Norm, Threat, fraction, lengths
 
 __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",
-    "LastingPGD", "LossAttack", "Model", "Norm", "RandomNoise", "RestartedPGD", "Threat",
-    "Transfer", "autoattack", "cross_entropy", "fraction", "input_gradient", "kl_divergence",
-    "kl_from", "lengths", "margin", "squared_error",
+    "LastingPGD", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch", "RestartedPGD",
+    "Threat", "Transfer", "autoattack", "cross_entropy", "fraction", "input_gradient",
+    "kl_divergence", "kl_from", "lengths", "margin", "squared_error",
 ]  # fmt: skip

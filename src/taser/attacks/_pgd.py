@@ -146,10 +146,8 @@ class FGSM:
         generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
-        x = x.detach()
-        with eval_mode(model, freeze=True):
-            gradient = input_gradient(model, x, y, loss or self.loss)
-        return self.threat.project(x + self.threat.epsilon * self.threat.ascent(gradient), x)
+        one_step = PGD(self.threat, 1, self.threat.epsilon, "clean")
+        return one_step(model, x, y, loss=loss or self.loss)
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,10 +7,10 @@ import typer
 
 from . import _study_commands as study
 from ._data_commands import app as data_app
-from ._data_commands import app_score as score_app
 from ._doctor import doctor
 from ._evaluate_commands import audit, compare, evaluate, shift
 from ._options import Jobs, Out, PlainErrors, show, with_json
+from ._score_commands import app as score_app
 from ._study_commands import app as study_app
 from ._train_commands import finetune, recipes, train
 
@@ -25,14 +25,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(score_app, name="score")
 app.add_typer(study_app, name="study")
-app.command()(train)
-app.command()(finetune)
-app.command()(recipes)
-app.command()(evaluate)
-app.command()(audit)
-app.command()(shift)
-app.command()(compare)
-app.command()(doctor)
+for command in (train, finetune, recipes, evaluate, audit, shift, compare, doctor):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -50,29 +44,25 @@ def main(
 
 @app.command()
 @with_json
-def demo(
-    out: Out = Path("out/demo"),
-    jobs: Jobs = 2,
-) -> None:
+def demo(out: Out = Path("out/demo"), jobs: Jobs = 2) -> None:
     """Train digits without and with TASER, attack, audit, and report: minutes, no download.
 
     Example: taser demo --out out/demo
     """
     from taser.compare._comparison_config import read_table_config
     from taser.report import _comparison_report as report
-    from taser.report import _comparison_report as words
     from taser.report._method_tables import Finished
 
     queue = study.run_queue(read_table_config("studies/demo"), out, jobs, threads=1)
     found = Finished.of(queue)
     rows = found.rows()
-    lines = words.conclusion(rows, found.runs)
+    lines = report.conclusion(rows, found.runs)
     page, _ = report.write(
-        found, out, title="TASER on handwritten digits", conclusion=lines, closing=[words.NEXT],
+        found, out, title="TASER on handwritten digits", conclusion=lines, closing=[report.NEXT],
         paper=False,
     )  # fmt: skip
     typer.echo(report.tables(rows)[0].markdown())
-    show(page, [*lines, words.NEXT])
+    show(page, [*lines, report.NEXT], "rows.json")
 
 
 @app.command()
@@ -88,4 +78,4 @@ def report(
 
     if not (folder / "runs").is_dir():
         raise ValueError(f"there is no study in {folder}: make one with `taser study table`")
-    show(*study.report_on(Queue(folder / "runs"), folder))
+    show(*study.report_on(Queue(folder / "runs"), folder), "rows.json")

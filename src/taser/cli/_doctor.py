@@ -1,4 +1,4 @@
-"""`taser doctor`: what is here and what is missing."""
+"""`taser doctor`: what is installed and what is missing."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from ._options import ERROR, Root, answer, wanted, with_json
+from ._options import ERROR, Root, json_wanted, print_json, with_json
 
 EXTRAS = {
     "diffusers": "reads diffusion models as scores",
@@ -27,11 +27,16 @@ NARROW = (
 
 
 def examine(root: Path | None = None) -> dict[str, Any]:
-    """What there is, for JSON; `ok` says whether all that is needed is there."""
+    """The installation, for JSON; `ok`: all required packages are there, new enough."""
     needed, extras = [], []
     for package, bound, extra in _requirements():
         have = _version(package)
-        entry = {"package": package, "wanted": bound, "found": have, "ok": _enough(have, bound)}
+        entry = {
+            "package": package,
+            "wanted": bound,
+            "found": have,
+            "ok": _is_at_least(have, bound),
+        }
         if extra is None:
             needed.append(entry)
         elif extra in EXTRAS:
@@ -53,7 +58,7 @@ def examine(root: Path | None = None) -> dict[str, Any]:
 
 
 def _requirements() -> Iterator[tuple[str, str | None, str | None]]:
-    """(package, lowest version, extra) of everything that taser's metadata name."""
+    """(package, lowest version, extra) of each requirement in taser's metadata."""
     for line in requires("taser") or ():
         if match := REQUIREMENT.match(line):
             yield match[1], match[2], match[3]
@@ -66,7 +71,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _enough(found: str | None, wanted: str | None) -> bool:
+def _is_at_least(found: str | None, wanted: str | None) -> bool:
     if found is None or wanted is None:
         return found is not None
     ours, least = ([int(n) for n in re.findall(r"\d+", v)][:3] for v in (found, wanted))
@@ -113,8 +118,8 @@ def doctor(root: Root = None) -> None:
     Example: taser doctor --json
     """
     found = examine(root)
-    if wanted():
-        answer(found)
+    if json_wanted():
+        print_json(found)
     else:
         typer.echo("\n".join(_lines(found)))
     if not found["ok"]:
@@ -143,13 +148,13 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if cache := found["cache"]:
         yield f"\nCache\n  {cache['folder']}, {_megabytes(cache['bytes'])}"
         for name, entry in cache["holds"].items():
-            state = _megabytes(entry["bytes"]) if entry["ready"] else f"–, {_how(name)}"
+            state = _megabytes(entry["bytes"]) if entry["ready"] else f"–, {_how_to_get(name)}"
             yield f"  {name:25} {state}"
     yield "\nAll that is needed is here." if found["ok"] else "\nSomething needed is missing."
 
 
-def _how(name: str) -> str:
-    return "fetched when asked for" if name.startswith("known:") else f"taser data fetch {name}"
+def _how_to_get(name: str) -> str:
+    return "fetched at the first use" if name.startswith("known:") else f"taser data fetch {name}"
 
 
 def _megabytes(size: int) -> str:

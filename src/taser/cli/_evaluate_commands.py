@@ -1,4 +1,4 @@
-"""`taser compare`: models side by side that were evaluated alike."""
+"""`taser evaluate`, `audit`, `shift` and `compare`."""
 
 import re
 from pathlib import Path
@@ -6,31 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._options import (
-    VERDICT,
+from ._model_and_data import (
     Data,
     Epsilon,
     Model,
     Norm,
     Options,
-    Out,
-    Root,
-    Seed,
-    Target,
-    Threads,
     Weights,
-    examples_of,
-    progress_bar,
-    show,
-    subject,
+    draw_examples,
+    load_model_and_data,
     threat_for,
-    with_json,
 )
+from ._options import VERDICT, Out, Root, Seed, Target, Threads, progress_bar, show, with_json
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from taser.attacks import Threat
+    from taser.data import Dataset
 
 CURVE = 200  # examples for the curve against ε
+SURROGATE = 10_000  # training examples for the audit's surrogate
+REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json
@@ -53,7 +50,7 @@ def evaluate(
     ] = False,
     curve: Annotated[bool, typer.Option(help="Also draw accuracy against ε.")] = True,
     at_least: Annotated[
-        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent stand.")
+        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
     ] = None,
     batch: Annotated[
         int, typer.Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
@@ -76,10 +73,10 @@ def evaluate(
     from taser.data._splitting import subset
     from taser.evaluation import evaluate as run
     from taser.evaluation._curve import accuracy_curve
-    from taser.evaluation._record import answers
+    from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
-    dataset, network = subject(model, weights, data, option, root, threads, target)
+    dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
     threat = threat_for(dataset, norm, epsilon, unbounded=unbounded)
     x, y = dataset.test.x, dataset.test.y
     out = out or Path("out/evaluate") / folder_name(model, weights, dataset.name, threat)
@@ -101,27 +98,19 @@ def evaluate(
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
     assert result.attacked is not None
-    said = answers(network, result.attacked, batch)
-    page = report.write(result, title, out, x=x, answers=said, curve=drawn)
-    show(page, report.summary(result))
+    attacked = predictions(network, result.attacked, batch)
+    page = report.write(result, title, out, x=x, predictions=attacked, curve=drawn)
+    show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
-        typer.echo(f"less than the {at_least:g} % that --at-least asks for", err=True)
+        typer.echo(f"less than --at-least {at_least:g} %", err=True)
         raise typer.Exit(VERDICT)
 
 
 def folder_name(model: str, weights: Path | None, data: str, threat: "Threat") -> str:
-    """A folder for each question: out/evaluate/net.py_build-plain-digits-linf-0.1."""
-    parts = [
-        model,
-        *([weights.stem] if weights else []),
-        data,
-        threat.norm,
-        f"{threat.epsilon:.4g}",
-    ]
+    """A folder for each evaluation: out/evaluate/net.py_build-plain-digits-linf-0.1."""
+    own = [weights.stem] if weights else []
+    parts = [model, *own, data, threat.norm, f"{threat.epsilon:.4g}"]
     return re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
-
-
-ENOUGH = 10_000  # training examples for a surrogate
 
 
 @with_json
@@ -160,13 +149,13 @@ def audit(
     from taser.evaluation import undefended
     from taser.report import _audit_report as report
 
-    dataset, network = subject(model, weights, data, option, root, threads, target)
+    dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
     threat = threat_for(dataset, norm, epsilon)
-    x, y = examples_of(dataset, examples)
+    x, y = draw_examples(dataset, examples)
     with progress_bar() as progress:
         other = None
         if surrogate:
-            train, rows = dataset.train, subset(len(dataset.train), ENOUGH)
+            train, rows = dataset.train, subset(len(dataset.train), SURROGATE)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
             other = other.to(default_device())
@@ -179,14 +168,6 @@ def audit(
     show(page, report.summary(result))
     if result.verdict != "trust":
         raise typer.Exit(VERDICT)
-
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from taser.data import Dataset
-
-REFERENCE = 500  # training examples for a residual's mean
 
 
 @with_json
@@ -229,8 +210,8 @@ def shift(
     from taser.evaluation._out_of_distribution import perturbed, resized
     from taser.report import _shift_report as report
 
-    dataset, network = subject(model, weights, data, option, root, threads)
-    x, y = (part.to(default_device()) for part in examples_of(dataset, examples))
+    dataset, network = load_model_and_data(model, weights, data, option, root, threads)
+    x, y = (part.to(default_device()) for part in draw_examples(dataset, examples))
     threat = threat_for(dataset, norm, epsilon)
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
@@ -238,7 +219,7 @@ def shift(
         inside, rest, labels = x[::2], x[1::2], y[1::2]
         outside = perturbed(network, rest, labels, threat, severity=severity, seed=seed)
         for name in other or []:
-            images = examples_of(load(name, root=root), len(rest))[0]
+            images = draw_examples(load(name, root=root), len(rest))[0]
             outside[name] = resized(images, dataset.input_shape)
         detection = out_of_distribution(
             network, _score(dataset, score).to(x.device), inside, outside,
@@ -290,6 +271,4 @@ def compare(
         )
     typer.echo(report.comparison_table(found).markdown())
     typer.echo(report.differences_table(found).markdown())
-    show(
-        report.write_evaluation_comparison(found, out), report.summary_evaluation_comparison(found)
-    )
+    show(report.write_comparison(found, out), report.comparison_summary(found))

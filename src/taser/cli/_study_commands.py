@@ -32,7 +32,8 @@ def table(
     """
     from taser.compare._comparison_config import read_table_config
 
-    show(*report_on(run_queue(read_table_config(recipe), out, jobs, threads), out))
+    queue = run_queue(read_table_config(recipe), out, jobs, threads)
+    show(*report_on(queue, out), "rows.json")
 
 
 def report_on(queue: "Queue", out: Path) -> tuple[Path, list[str]]:

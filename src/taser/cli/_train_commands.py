@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ._options import Threads, answer, progress_bar, wanted, with_json
+from ._options import Threads, json_wanted, print_json, progress_bar, with_json
 
 if TYPE_CHECKING:
     from taser.training import Config, Result
@@ -41,7 +41,7 @@ def train(
     On several processes: torchrun --nproc-per-node 2 -m taser train …, or accelerate launch.
     """
     settings = _settings(taser, threads)
-    _run(recipe, [*settings, *(overrides or [])], out, dry_run)
+    _train(recipe, [*settings, *(overrides or [])], out, dry_run)
 
 
 def finetune(
@@ -65,7 +65,7 @@ def finetune(
     settings = [f"model.name={model}", f"model.weights={weights}", *_settings(taser, threads)]
     if ":" in model:  # what the recipe says of its own network is not of yours
         settings += ["model.width=null", "model.activation=null"]
-    _run(recipe, [*settings, *(overrides or [])], out, dry_run)
+    _train(recipe, [*settings, *(overrides or [])], out, dry_run)
 
 
 @with_json
@@ -77,8 +77,8 @@ def recipes() -> None:
     from taser.training._recipes import shipped_recipes
 
     listed = shipped_recipes()
-    if wanted():
-        answer(listed)
+    if json_wanted():
+        print_json(listed)
         return
     wide = max(map(len, listed))
     above = ""
@@ -92,7 +92,7 @@ def _settings(taser: bool | None, threads: int | None) -> list[str]:
     return chosen + ([] if threads is None else [f"loop.threads={threads}"])
 
 
-def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
+def _train(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
     from taser._distributed import exit_process, is_main_process
     from taser.training import read_recipe, to_yaml, train
 
@@ -107,11 +107,11 @@ def _run(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
     with progress_bar() as progress:
         result = train(config, out, report=progress)
     if is_main_process():
-        _tell(config, result, out)
+        _print_result(config, result, out)
     exit_process()
 
 
-def _tell(config: "Config", result: "Result", out: Path) -> None:
+def _print_result(config: "Config", result: "Result", out: Path) -> None:
     threat = config.objective
     kind = "accuracy" if result.robust >= 0 else "negated mean squared error"
     typer.echo(

@@ -15,11 +15,12 @@ from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
 from taser.training._build import build_data, build_score
 from taser.training._config import RegulariserConfig
+from taser.training._result import read_data_config
 
 from ._comparison_config import best, job_name
 from ._diagnostics import audited, diagnose, plain_network
 from ._jobs import Progress, Queue
-from ._run_results import judged, stood
+from ._run_results import corruption_accuracy, judged
 
 FORM = ("form", "operator", "center", "timestep", "sigma")
 """What makes the penalty of one run another than that of its other seeds."""
@@ -107,7 +108,7 @@ def _judge_again(folder: Path, job: dict[str, Any], progress: Progress | None) -
     home = folder.parent / job["judged"] / "run"
     if not (home / "best.safetensors").exists():
         raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
-    test = build_data(read_recipe(home / "config.yaml").data).test
+    test = build_data(read_data_config(home)).test
     model = load_trained(home).to(default_device())
     records = judged(model, folder, test, job["evaluation"], progress)
     return {"judged": job["judged"], "records": records}
@@ -121,7 +122,7 @@ def _closer(
     test, asked = dataset.test, job["evaluation"]
     threat = Threat(asked["norm"], asked["epsilon"], *test.box)
     found = diagnose(model, test, threat, _reference_score(config, dataset), progress)
-    corrupted = stood(model, test, asked["n"], progress)
+    corrupted = corruption_accuracy(model, test, asked["n"], progress)
     if corrupted is not None:
         found["corrupted"] = corrupted
     if job["audited"]:

@@ -11,8 +11,8 @@ import yaml
 
 from taser._names import hint
 from taser.attacks import Threat, fraction
+from taser.attacks._named import NAMES
 from taser.attacks._threat import shown
-from taser.evaluation._attack_loop import NAMES
 from taser.training import read_recipe
 from taser.training._recipes import find_recipe
 

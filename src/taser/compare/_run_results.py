@@ -43,7 +43,7 @@ def judged(
     ]  # fmt: skip
 
 
-def stood(
+def corruption_accuracy(
     model: nn.Module, test: Split, n: int, progress: Progress | None = None
 ) -> dict[str, Any] | None:
     """Right answers to n test pictures under every corruption and severity; as JSON.
@@ -67,7 +67,7 @@ def stood(
 
 
 def verdicts(found: dict[str, Any]) -> Tensor:
-    """(k, n) bool with as many right answers to each example as :func:`stood` counted."""
+    """(k, n) bool with as many right answers an example as :func:`corruption_accuracy` counts."""
     return torch.arange(found["of"])[:, None] < torch.tensor(found["right"])
 
 
@@ -125,11 +125,11 @@ class RunResult:
         if measure == "clean":
             return first.clean
         if measure == "worst":
-            standing = first.standing.clone()
+            standing = first.robust.clone()
             for fewer in self.evaluations[1:]:
-                standing[torch.isin(first.index, fewer.index)] &= fewer.standing
+                standing[torch.isin(first.index, fewer.index)] &= fewer.robust
             return standing
-        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].standing
+        return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].correct
 
     @property
     def average(self) -> float | None:

@@ -9,7 +9,6 @@ from ._curve import accuracy_curve
 from ._evaluate import evaluate
 from ._out_of_distribution import out_of_distribution
 from ._paired import Comparison, compare
-from ._ray_search import RaySearch
 from ._record import Evaluation, Finding
 from ._shift import shift
 from ._statistics import (
@@ -22,7 +21,7 @@ from ._statistics import (
 
 __all__ = [
     "CHECKS", "Audit", "Check", "Comparison", "Evaluation", "Finding", "Interval", "Point",
-    "RaySearch", "TooFewCorrect", "accuracy_curve", "accuracy_interval", "audit", "compare",
+    "TooFewCorrect", "accuracy_curve", "accuracy_interval", "audit", "compare",
     "difference_interval", "evaluate", "mcnemar", "out_of_distribution", "retrained_interval",
     "shift", "subset", "undefended",
 ]  # fmt: skip

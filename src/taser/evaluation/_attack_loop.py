@@ -1,12 +1,12 @@
-"""Attacks by the names that the command line uses."""
+"""Run attacks on a set of examples batch by batch: verified, resumable, with early exit."""
 
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,31 +15,19 @@ from torch import Tensor
 
 from taser._files import write_atomically
 from taser._progress import Progress
-from taser.attacks import (
-    FGSM,
-    SPSA,
-    Attack,
-    AttackWarning,
-    AutoAttackPart,
-    Model,
-    RandomNoise,
-    RestartedPGD,
-    Threat,
-    autoattack,
-    cross_entropy,
-)
+from taser.attacks import Attack, AttackWarning, Model
 from taser.attacks._attack import stages_of
-from taser.attacks._autoattack import Part
 from taser.attacks._threat import inside
 
-from ._record import Finding, Verdicts, answers, generator_for, seeded
+from ._prepared_model import Differentiable, prepare
+from ._record import Finding, Verdicts, generator_for, predictions, seeded
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchResult:
     """What one stage of an attack did to a batch of R examples.
 
-    rows: (R,) their numbers; broken: (R,) bool; distance: (R,), zero where it stands; points:
+    rows: (R,) their numbers; broken: (R,) bool; distance: (R,), zero where not broken; points:
     (k, *), the inputs that broke k of them; findings; seconds.
     """
 
@@ -55,11 +43,11 @@ class OtherRun(ValueError):
     """A folder that holds the results of another evaluation."""
 
 
-class Store:
-    """A folder with a file for every finished batch, each whole or not there.
+class BatchStore:
+    """A folder with a file for every finished batch, written atomically.
 
-    settings: what the results depend on. A folder made with others is refused, for its batches
-    would not fit. Without a folder nothing is kept.
+    settings: what the results depend on. A folder made with others is refused. Without a folder
+    nothing is stored.
     """
 
     def __init__(self, folder: Path | None, settings: Mapping[str, Any]) -> None:
@@ -68,143 +56,159 @@ class Store:
             return
         path = folder / "settings.json"
         wanted = json.loads(json.dumps(settings))  # as it will be read back
-        if path.exists():
-            _check_same(json.loads(path.read_text()), wanted, folder)
-        else:
+        if not path.exists():
             write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+            return
+        found = json.loads(path.read_text())  # an older version may have written fewer settings
+        other = [name for name in wanted if name in found and found[name] != wanted[name]]
+        if other:
+            raise OtherRun(
+                f"{folder} holds an evaluation with other {', '.join(other)}: choose another "
+                "folder (--out), or remove that one to start anew"
+            )
 
-    def get(self, key: str, rows: Tensor) -> Batch | None:
-        """A finished batch of these rows, or None if it is still to do."""
+    def get(self, key: str, rows: Tensor) -> BatchResult | None:
+        """A finished batch of these rows, or None if there is none."""
         if self.folder is None or not (path := self._path(key)).exists():
             return None
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — it is no dict
-                said = json.loads(file.metadata()["said"])
+                metadata = file.metadata()
+                record = json.loads(metadata.get("record") or metadata["said"])  # the older key
         except (SafetensorError, OSError, KeyError, ValueError):
-            return None  # damaged: done again
-        done = tensors.get("rows", rows)  # older versions did not write them down
+            return None  # damaged: attacked again
+        done = tensors.get("rows", rows)  # older versions did not store them
         if not torch.equal(done, rows) or len(tensors["broken"]) != len(rows):
             return None
-        return Batch(
+        return BatchResult(
             rows, tensors["broken"].bool(), tensors["distance"], tensors["points"],
-            tuple(Finding(**finding) for finding in said["findings"]), said["seconds"],
+            tuple(Finding(**finding) for finding in record["findings"]), record["seconds"],
         )  # fmt: skip
 
-    def put(self, key: str, batch: Batch) -> None:
-        """Keep a finished batch."""
+    def put(self, key: str, batch: BatchResult) -> None:
+        """Store a finished batch."""
         if self.folder is None:
             return
-        said = {"findings": [asdict(f) for f in batch.findings], "seconds": batch.seconds}
+        record = {"findings": [asdict(f) for f in batch.findings], "seconds": batch.seconds}
         tensors = {
             "rows": batch.rows,
             "broken": batch.broken.to(torch.uint8),
             "distance": batch.distance,
             "points": batch.points.contiguous(),
         }
-        write_atomically(self._path(key), save(tensors, {"said": json.dumps(said)}))
+        write_atomically(self._path(key), save(tensors, {"record": json.dumps(record)}))
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None
         return self.folder / "batches" / f"{key}.safetensors"
 
 
-def _check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path) -> None:
-    # What an older version did not write down is not known to differ.
-    other = [name for name in wanted if name in found and found[name] != wanted[name]]
-    if other:
-        raise OtherRun(
-            f"{folder} holds an evaluation with other {', '.join(other)}: choose another folder "
-            "(--out), or remove that one to start anew"
-        )
-
-
-Tick = Callable[[Attack, Attack, Tensor, Tensor], None]
-"""Told the attack, its stage, the rows that were done, and (n,) which examples still stand."""
-
-
 @dataclass(frozen=True)
-class Trial:
-    """Who is attacked, and who judges: the model as it was given.
+class AttackLoop:
+    """Runs attacks on one model and one set of examples.
 
-    model: gives the verdicts; quick: the same model, made ready, which attacks ask; x: (n, *);
-    y: (n,). An attack's word is not taken for anything: its points are judged and measured here.
+    model: gives the verdicts; prepared: the same function, made faster, which attacks see; x:
+    (n, *); y: (n,). Attacks are not trusted: their points are classified by `model`, and count only
+    inside the threat's ball and box.
     """
 
     model: Model
-    quick: Model
+    prepared: Model
     x: Tensor
     y: Tensor
     seed: int
     batch_size: int
-    store: Store
+    store: BatchStore = field(default_factory=lambda: BatchStore(None, {}))
 
-    def right(self, x: Tensor, y: Tensor) -> Tensor:
-        """Whether the model answers rightly. x: (B, *); y: (B,) → (B,)."""
-        return answers(self.model, x, self.batch_size) == y
+    @classmethod
+    def of(cls, model: Model, x: Tensor, y: Tensor, *options: Any) -> Self:
+        """For a model that is prepared here; options: seed, batch_size and store."""
+        return cls(model, Differentiable(prepare(model, x, y)), x, y, *options)
+
+    def correct(self, x: Tensor, y: Tensor) -> Tensor:
+        """Whether the model classifies each example correctly. x: (B, *); y: (B,) → (B,)."""
+        return predictions(self.model, x, self.batch_size) == y
 
     def run(
-        self, attack: Attack, clean: Tensor, tick: Tick
+        self,
+        attack: Attack,
+        correct: Tensor,
+        *,
+        key: str | None = None,
+        progress: Progress | None = None,
     ) -> tuple[Verdicts, Tensor, list[Finding]]:
-        """Attack every example that is right when clean, (n,): verdicts, points, findings.
+        """Attack the examples that are `correct`, (n,): verdicts, points (n, *), findings.
 
-        Stages of a cascade come one after the other over all examples, each on those that stand,
-        in full batches: an example that is broken costs nothing more.
+        Stages of a cascade come one after the other over all examples, each on those that are still
+        correct, in full batches: broken examples cost nothing more.
+
+        key: the attack's name, by which its batches are seeded and stored; progress: counted in
+        forward passes, where what a broken example is spared counts as done.
         """
-        standing, points = clean.clone(), self.x.cpu().clone()
-        distance, stage_of = torch.zeros(len(clean)), torch.full((len(clean),), -1)
+        key = key or attack.name
+        correct, points = correct.clone(), self.x.cpu().clone()
+        distance, stage_of = torch.zeros(len(correct)), torch.full((len(correct),), -1)
         findings: list[Finding] = []
         seconds = 0.0
         stages = stages_of(attack)
+        costs = [passes_of(stage) for stage in stages]
+        total = int(correct.sum()) * sum(costs)
         for place, stage in enumerate(stages):
-            for number, rows in enumerate(batches(standing, self.batch_size)):
-                key = f"{attack.name}.{place}-{stage.name}.{number:05d}"
-                batch = self.store.get(key, rows)
+            todo = correct.nonzero()[:, 0]
+            label = attack.name if len(stages) == 1 else f"{attack.name} {stage.name}"
+            for number, rows in enumerate(todo.split(self.batch_size) if len(todo) else ()):
+                batch_key = f"{key}.{place}-{stage.name}.{number:05d}"
+                batch = self.store.get(batch_key, rows)
                 if batch is None:
-                    batch = self._attempt(stage, rows, key)
-                    self.store.put(key, batch)
-                hit = rows[batch.broken]
-                standing[hit] = False
-                points[hit] = batch.points.to(points)
-                distance[hit] = batch.distance[batch.broken].to(distance)
-                stage_of[hit] = place
+                    batch = self._attack_batch(stage, rows, batch_key)
+                    self.store.put(batch_key, batch)
+                broken = rows[batch.broken]
+                correct[broken] = False
+                points[broken] = batch.points.to(points)
+                distance[broken] = batch.distance[batch.broken].to(distance)
+                stage_of[broken] = place
                 findings += batch.findings
                 seconds += batch.seconds
-                tick(attack, stage, rows, standing)
+                if progress:
+                    left = max(0, len(todo) - (number + 1) * self.batch_size) * costs[place]
+                    left += int(correct.sum()) * sum(costs[place + 1 :])
+                    robust = 100 * float(correct.float().mean())
+                    progress(total - left, total, f"{label}, robust so far {robust:.1f} %")
         names = tuple(stage.name for stage in stages)
-        return Verdicts(standing, distance, stage_of, names, seconds), points, findings
+        return Verdicts(correct, distance, stage_of, names, seconds), points, findings
 
-    def _attempt(self, stage: Attack, rows: Tensor, key: str) -> Batch:
+    def _attack_batch(self, stage: Attack, rows: Tensor, key: str) -> BatchResult:
         x, y = self.x[rows], self.y[rows]
         start = time.perf_counter()
         generator = generator_for(x.device, self.seed, key)
         with seeded(x.device, generator.initial_seed()):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                moved = stage(self.quick, x, y, generator=generator).detach()
+                moved = stage(self.prepared, x, y, generator=generator).detach()
             if moved.shape != x.shape:
                 raise ValueError(f"{stage.name} gave {tuple(moved.shape)} for {tuple(x.shape)}")
-            wrong = ~self.right(moved, y)
-        findings = told(caught, stage.name)
+            wrong = ~self.correct(moved, y)
+        findings = warnings_to_findings(caught, stage.name)
         allowed = inside(stage.threat, moved, x)
         if strays := int((wrong & ~allowed).sum()):
             message = f"{strays} inputs left {stage.threat} or the box, and were not counted"
             findings.append(Finding(f"{stage.name} strays", message))
         broken = wrong & allowed
         distance = torch.where(broken, stage.threat.distance(moved, x), 0.0)
-        return Batch(
+        return BatchResult(
             rows.cpu(), broken.cpu(), distance.cpu(), moved[broken].cpu(), tuple(findings),
             time.perf_counter() - start,
         )  # fmt: skip
 
 
-def batches(standing: Tensor, size: int) -> list[Tensor]:
-    """The rows that stand, `size` at a time; none if none does. standing: (n,) bool."""
-    return [rows for rows in standing.nonzero()[:, 0].split(size) if len(rows)]
+def passes_of(attack: Attack) -> int:
+    """Forward passes that an attack costs at most for one example; 1000 if it does not say."""
+    return sum(getattr(stage, "passes", 1000) for stage in stages_of(attack))
 
 
-def told(caught: list[warnings.WarningMessage], name: str) -> list[Finding]:
-    """Attacks' warnings as findings; others are passed on."""
+def warnings_to_findings(caught: list[warnings.WarningMessage], name: str) -> list[Finding]:
+    """Attacks' warnings as findings; other warnings are issued again."""
     findings = []
     for warning in caught:
         if issubclass(warning.category, AttackWarning):
@@ -214,67 +218,3 @@ def told(caught: list[warnings.WarningMessage], name: str) -> list[Finding]:
                 warning.message, warning.category, warning.filename, warning.lineno
             )
     return findings
-
-
-class Meter:
-    """Adds up passes as batches finish; what a broken example is spared counts as done."""
-
-    def __init__(self, progress: Progress | None, attacks: Sequence[Attack], clean: Tensor) -> None:
-        self._tell = progress or (lambda _done, _total, _label: None)
-        self._attacks, self._examples = attacks, int(clean.sum())
-        self._left = {a.name: [len(clean.nonzero()) for _ in stages_of(a)] for a in attacks}
-        self._tell(0, self.total, f"clean {100 * float(clean.float().mean()):.1f} %")
-
-    @property
-    def total(self) -> int:
-        """The passes of an evaluation in which nothing breaks."""
-        return max(1, self._examples * sum(_cost(s) for a in self._attacks for s in stages_of(a)))
-
-    def tick(self, attack: Attack, stage: Attack, rows: Tensor, standing: Tensor) -> None:
-        """A batch is done: `rows` of it, and (n,) which examples stand now."""
-        left, stages = self._left[attack.name], list(stages_of(attack))
-        place = stages.index(stage)
-        left[:place] = [0] * place
-        left[place] = max(0, left[place] - len(rows))
-        left[place + 1 :] = [int(standing.sum())] * (len(stages) - place - 1)
-        to_do = sum(
-            count * _cost(stage)
-            for a in self._attacks
-            for count, stage in zip(self._left[a.name], stages_of(a), strict=True)
-        )
-        name = attack.name if len(stages) == 1 else f"{attack.name} {stage.name}"
-        robust = 100 * float(standing.float().mean())
-        self._tell(self.total - to_do, self.total, f"{name}, robust so far {robust:.1f} %")
-
-
-def _cost(stage: Attack) -> int:
-    return getattr(stage, "passes", 1000)
-
-
-OURS: dict[str, Callable[[Threat], Attack]] = {
-    "spsa": SPSA,
-    "spsa-strong": SPSA.strong,
-    "pgd": RestartedPGD,
-    "pgd-ce": lambda threat: RestartedPGD(threat, loss=cross_entropy, name="pgd-ce"),
-    "fgsm": FGSM,
-    "noise": RandomNoise,
-}
-NAMES = ("autoattack", *OURS, *get_args(Part))
-
-
-def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:
-    """The attack called `name`, for a model with so many classes.
-
-    images: whether inputs are (C, H, W); seed: AutoAttack's own.
-    """
-    if name in OURS:
-        return OURS[name](threat)
-    if name == "autoattack":
-        return autoattack(threat, classes=classes, images=images, seed=seed)
-    if name not in get_args(Part):
-        raise ValueError(f"an attack should be one of {', '.join(NAMES)}; got {name!r}")
-    if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
-        raise ValueError(f"{name} cannot be had with {classes} classes: take 'autoattack' or 'pgd'")
-    if name == "square" and threat.norm == "l2" and not images:
-        raise ValueError("square in ℓ2 is for images, (C, H, W): take 'autoattack' or 'spsa'")
-    return AutoAttackPart(name, threat, seed)  # type: ignore[arg-type]

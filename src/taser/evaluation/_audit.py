@@ -11,10 +11,10 @@ from torch import Tensor
 from taser._progress import Progress
 from taser.attacks import Model, Threat
 
-from ._attack_loop import Store, Trial
+from ._attack_loop import AttackLoop, BatchStore
 from ._audit_checks import CHECKS, Check
 from ._audit_target import AuditTarget
-from ._model_checks import Differentiable, character, check_data, check_model, prepare
+from ._model_checks import check_data, check_model, oddities
 from ._record import Finding, Provenance, device_of, hash_of_model, seeded
 
 MIN_CORRECT = 30  # with fewer examples no check could fail
@@ -124,22 +124,21 @@ def audit(
     settings = {
         **asdict(Provenance.of(model, x, y, (), seed, batch_size)),
         "threat": asdict(threat),
-        "oddities": character(odd),
+        "oddities": oddities(odd),
         "surrogate": hash_of_model(surrogate) if surrogate else None,
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }
     folder = None if out is None else Path(out)
     with seeded(x.device, seed), FileLock(folder / ".lock") if folder else nullcontext():
-        quick = Differentiable(prepare(model, x, y))
-        trial = Trial(model, quick, x, y, seed, batch_size, Store(folder, settings))
-        right = trial.right(x, y)
+        loop = AttackLoop.of(model, x, y, seed, batch_size, BatchStore(folder, settings))
+        right = loop.correct(x, y)
         if int(right.sum()) < MIN_CORRECT:
             raise TooFewCorrect(
                 f"an audit takes at least {MIN_CORRECT} examples that the model gets right; it got "
                 f"{int(right.sum())} of {len(y)}. Give it more"
             )
-        trial = replace(trial, x=x[right], y=y[right])
-        target = AuditTarget(trial, classes, threat, surrogate, steps, restarts, queries)
+        loop = replace(loop, x=x[right], y=y[right])
+        target = AuditTarget(loop, classes, threat, surrogate, steps, restarts, queries)
         checks = []
         for done, check in enumerate(CHECKS):
             if progress:

@@ -14,6 +14,7 @@ from taser.attacks import (
     Attack,
     LastingPGD,
     RandomNoise,
+    RaySearch,
     Transfer,
     cross_entropy,
     input_gradient,
@@ -22,7 +23,6 @@ from taser.probes import looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
 from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
-from ._ray_search import RaySearch
 from ._statistics import chance_of
 
 ALLOWED = 0.02
@@ -96,7 +96,7 @@ class Check:
 
 def logits(target: AuditTarget) -> Check:
     """Are the outputs logits, or already probabilities?"""
-    z = _outputs(target, target.trial.x)
+    z = _outputs(target, target.loop.x)
     finite = bool(torch.isfinite(z).all())
     probabilities = finite and looks_like_probabilities(z)
     what = "probabilities" if probabilities else "outputs"
@@ -110,8 +110,8 @@ def logits(target: AuditTarget) -> Check:
 
 def repeatable(target: AuditTarget) -> Check:
     """Are the outputs the same in a second call, with the examples in another order?"""
-    first = _outputs(target, target.trial.x)
-    again = _outputs(target, target.trial.x.flip(0)).flip(0)
+    first = _outputs(target, target.loop.x)
+    again = _outputs(target, target.loop.x.flip(0)).flip(0)
     change = float((first - again).abs().max() / first.std().clamp_min(1e-12))
     return Check(
         "outputs repeat",
@@ -125,10 +125,10 @@ def repeatable(target: AuditTarget) -> Check:
 
 def gradients(target: AuditTarget) -> Check:
     """Is there a gradient to follow?"""
-    trial, threat = target.trial, target.threat
-    batches = zip(trial.x.split(trial.batch_size), trial.y.split(trial.batch_size), strict=True)
-    with eval_mode(trial.quick, freeze=True):
-        gradient = torch.cat([input_gradient(trial.quick, *b, cross_entropy) for b in batches])
+    loop, threat = target.loop, target.threat
+    batches = zip(loop.x.split(loop.batch_size), loop.y.split(loop.batch_size), strict=True)
+    with eval_mode(loop.prepared, freeze=True):
+        gradient = torch.cat([input_gradient(loop.prepared, *b, cross_entropy) for b in batches])
     step = threat.ascent(gradient)  # of unit length, unless the gradient is too small
     length = threat.distance(step, torch.zeros_like(step))
     usable = gradient.flatten(1).isfinite().all(1) & (length > 0.5)
@@ -144,9 +144,9 @@ def gradients(target: AuditTarget) -> Check:
 
 @torch.no_grad()
 def _outputs(target: AuditTarget, x: Tensor) -> Tensor:
-    model = target.trial.model
+    model = target.loop.model
     with eval_mode(model, freeze=True):
-        return torch.cat([model(b.clone()).float() for b in x.split(target.trial.batch_size)])
+        return torch.cat([model(b.clone()).float() for b in x.split(target.loop.batch_size)])
 
 
 # Gradient attacks against one another.
@@ -268,9 +268,9 @@ def gradient_free(target: AuditTarget) -> Check:
     attacks: list[Attack] = [
         SPSA(target.threat, SPSA_STEPS, target.queries // (2 * SPSA_STEPS) + 1)
     ]
-    if target.trial.x.ndim == 4 or target.threat.norm == "linf":
+    if target.loop.x.ndim == 4 or target.threat.norm == "linf":
         which = "SPSA or Square"
-        attacks.append(Budgeted("square", target.threat, target.trial.seed, budget=target.queries))
+        attacks.append(Budgeted("square", target.threat, target.loop.seed, budget=target.queries))
     return _without_gradients(
         target,
         "gradient-free attacks",

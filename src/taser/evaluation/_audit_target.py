@@ -26,7 +26,7 @@ from taser.models import MLP, SmallCNN
 from taser.probes import Margin
 from taser.stein._model_state import restored_rng
 
-from ._attack_loop import Trial
+from ._attack_loop import AttackLoop
 from ._record import Finding
 
 LOSSES: dict[str, AttackLoss] = {
@@ -44,10 +44,10 @@ class AuditTarget:
 
     `after_…`: (n,) bool, the examples that the model still gets right after these attacks. An
     attack is run only on the examples left by the one it is compared with. Every attack has a
-    name of its own, which seeds it and under which the trial stores its batches.
+    name of its own, which seeds it and under which the loop stores its batches.
     """
 
-    trial: Trial
+    loop: AttackLoop
     classes: int
     threat: Threat
     surrogate: Model | None
@@ -59,7 +59,7 @@ class AuditTarget:
     @property
     def n(self) -> int:
         """How many examples are audited."""
-        return len(self.trial.y)
+        return len(self.loop.y)
 
     @cached_property
     def all_examples(self) -> Tensor:
@@ -68,15 +68,13 @@ class AuditTarget:
 
     def after(self, attack: Attack, right: Tensor) -> Tensor:
         """Run an attack on the examples `right`, (n,): those that are still right."""
-        if not bool(right.any()):  # networks do not accept empty batches
-            return right
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            verdicts, _, findings = self.trial.run(attack, right, lambda *_: None)
+            verdicts, _, findings = self.loop.run(attack, right)
         findings += [Finding(attack.name, str(warning.message)) for warning in caught]
         for finding in findings:
             self.findings.setdefault(finding.name, finding)  # one for all batches
-        return verdicts.standing
+        return verdicts.correct
 
     def pgd(self, loss: str, **options: Any) -> RestartedPGD:
         """PGD with the audit's budget; other options are those of :class:`RestartedPGD`."""
@@ -123,16 +121,16 @@ class AuditTarget:
         right = self.after_longer & self.after_restarts
         if self.classes < 4:  # targeted APGD needs four
             return right
-        targeted = Budgeted("apgd-t", self.threat, self.trial.seed, budget=self.steps)
+        targeted = Budgeted("apgd-t", self.threat, self.loop.seed, budget=self.steps)
         return self.after(targeted, right)
 
     @cached_property
     def after_epsilon(self) -> dict[float, Tensor]:
         """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
         threat = self.threat
-        box = UnitBox.around(threat, self.trial.x).width
+        box = UnitBox.around(threat, self.loop.x).width
         if threat.norm == "l2":
-            box *= sqrt(self.trial.x[0].numel())
+            box *= sqrt(self.loop.x[0].numel())
         found = {threat.epsilon: self.after_losses}
         for epsilon in (*(f * threat.epsilon for f in FACTORS if f * threat.epsilon < box), box):
             if epsilon != threat.epsilon:
@@ -148,8 +146,8 @@ class Budgeted(AutoAttackPart):
 
     budget: int = 100
 
-    def _package(self, sieve: Any, x: Tensor) -> Any:
-        package = super()._package(sieve, x)
+    def _package(self, target: Any, x: Tensor) -> Any:
+        package = super()._package(target, x)
         package.square.n_queries = self.budget
         targeted = package.apgd_targeted
         targeted.n_iter = self.budget

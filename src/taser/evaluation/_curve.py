@@ -1,17 +1,16 @@
-"""Accuracy against ε: whether a model fades, or falls off a cliff, or never falls at all."""
+"""Accuracy against ε."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from taser._progress import Progress
-from taser.attacks import Attack, Model, RestartedPGD, Threat
-from taser.attacks._threat import inside
+from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 
-from ._attack_loop import batches
-from ._model_checks import Differentiable, prepare
-from ._record import answers, device_of, generator_for
+from ._attack_loop import AttackLoop
+from ._record import device_of
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 
@@ -40,24 +39,24 @@ def accuracy_curve(
 ) -> Curve:
     """Accuracy under an attack at multiples of the threat's ε. x: (n, *); y: (n,).
 
-    attack: by default PGD on the margin, 20 steps from 2 starts: cheap, and near to AutoAttack for
-    a model with honest gradients. A larger ball holds the smaller one, so what broke stays broken.
+    attack: by default PGD on the margin, 20 steps from 2 starts: cheap, and close to AutoAttack
+    unless gradients are masked. A larger ball holds the smaller one, so a broken example stays
+    broken.
     """
     threat = threat or Threat()
     make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))
     threats = [t for factor in sorted(factors) if (t := _scaled(threat, factor)) is not None]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-    quick = Differentiable(prepare(model, x, y))
-    standing = answers(model, x, batch_size) == y
-    accuracies = [int(standing.sum()) / len(x)]
+    loop = AttackLoop.of(model, x, y, seed, batch_size)
+    correct = loop.correct(x, y).cpu()
+    accuracies = [int(correct.sum()) / len(x)]
     for step, wider in enumerate(threats, 1):
-        for rows in batches(standing, batch_size):
-            generator = generator_for(x.device, seed, "curve", step, int(rows[0]))
-            moved = make(wider)(quick, x[rows], y[rows], generator=generator)
-            broken = (answers(model, moved) != y[rows]) & inside(wider, moved, x[rows])
-            standing[rows[broken]] = False
-        accuracies.append(int(standing.sum()) / len(x))
+        verdicts, _, findings = loop.run(make(wider), correct, key=f"curve {step}")
+        for finding in dict.fromkeys(findings):
+            warnings.warn(str(finding), AttackWarning, stacklevel=2)
+        correct = verdicts.correct
+        accuracies.append(verdicts.accuracy)
         if progress:
             progress(step, len(threats), f"{wider}, {100 * accuracies[-1]:.1f} %")
     return Curve((0.0, *(t.epsilon for t in threats)), tuple(accuracies), make(threat).name, len(x))

@@ -12,18 +12,11 @@ from torch import Tensor
 from taser._files import write_atomically
 from taser._progress import Progress
 from taser.attacks import Attack, Model, Threat
+from taser.attacks._named import named_attack
 from taser.data._splitting import subset
 
-from ._attack_loop import Meter, Store, Trial, named_attack
-from ._model_checks import (
-    Differentiable,
-    character,
-    check_data,
-    check_model,
-    hidden,
-    notes,
-    prepare,
-)
+from ._attack_loop import AttackLoop, BatchStore, passes_of
+from ._model_checks import attack_findings, check_data, check_model, oddities, square_findings
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
 
 
@@ -47,21 +40,21 @@ def evaluate(
     attacks
         Names ("autoattack", "spsa", "spsa-strong", "pgd", "noise", …) or attacks of your own.
     n
-        Examples, drawn once and for all: every model is judged by the same; N or more means all.
+        Examples, drawn with a fixed seed: the same for every model; N or more means all.
     seed, batch_size
-        Of the attacks; with them, weights and data the record is the same again.
+        Of the attacks; with the same weights and data they give the same record.
     out
-        A folder to keep finished batches in: killed and started again, it goes on where it was.
-        At the end evaluation.json and the attacked inputs are there.
+        A folder to store finished batches in: killed and started again, the evaluation resumes.
+        At the end it holds evaluation.json and the attacked inputs.
     progress
         Called with (done, total, label), counted in forward passes.
 
     Each attack is tried on **every** example that is right when clean, so its accuracy is its own
     and can be compared with a paper's; only the stages inside AutoAttack share the work, each on
-    what the earlier ones left, as that attack is defined. The worst case is then what stands under
-    all of them. The model is asked in evaluation mode and left as it was; attacks work on a copy
-    with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies in
-    the ball and in the box.
+    what the earlier ones left, as that attack is defined. The worst case counts the examples that
+    are right under all of them. The model runs in eval mode and is left as it was; attacks see a
+    copy with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies
+    in the ball and in the box.
     """
     threat = threat or Threat()
     if batch_size < 1:
@@ -74,20 +67,18 @@ def evaluate(
     findings = check_data(x, y, threat)
     classes, odd = check_model(model, x, y)
     plan = _plan(attacks, threat, classes, x.ndim == 4, seed)
-    findings += [*odd, *notes(model, x, y, plan)]
+    findings += [*odd, *attack_findings(model, x, y, plan)]
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
+    settings = {
+        **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
+        "oddities": oddities(odd),
+    }  # fmt: skip
     folder = None if out is None else Path(out)
     with FileLock(folder / ".lock") if folder else nullcontext():
-        settings = {
-            **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
-            "oddities": character(odd),
-        }  # fmt: skip
-        store = Store(folder, settings)
-        quick = Differentiable(prepare(model, x, y))
-        trial = Trial(model, quick, x, y, seed, batch_size, store)
-        clean, verdicts, attacked, said = _run(trial, plan, progress)
+        loop = AttackLoop.of(model, x, y, seed, batch_size, BatchStore(folder, settings))
+        clean, verdicts, attacked, more = _run(loop, plan, progress)
         evaluation = Evaluation(
-            threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *said])),
+            threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *more])),
             provenance, attacked,
         )  # fmt: skip
         if folder:
@@ -121,20 +112,27 @@ def _plan(
 
 
 def _run(
-    trial: Trial, plan: Sequence[Attack], progress: Progress | None
+    loop: AttackLoop, plan: Sequence[Attack], progress: Progress | None
 ) -> tuple[Tensor, dict[str, Verdicts], Tensor, list[Finding]]:
-    """Clean verdicts, those of each attack, what broke each example first, and findings."""
-    with seeded(trial.x.device, trial.seed):
-        clean = trial.right(trial.x, trial.y).cpu()
-    meter = Meter(progress, plan, clean)
-    standing, attacked = clean.clone(), trial.x.cpu().clone()
+    """Clean verdicts, those of each attack, the input that broke each example first, findings."""
+    with seeded(loop.x.device, loop.seed):
+        clean = loop.correct(loop.x, loop.y).cpu()
+    robust, attacked = clean.clone(), loop.x.cpu().clone()
     verdicts: dict[str, Verdicts] = {}
     findings: list[Finding] = []
-    for attack in plan:
-        found, points, said = trial.run(attack, clean, meter.tick)
+    passes = [int(clean.sum()) * passes_of(attack) for attack in plan]
+
+    def progress_of(place: int) -> Progress:
+        return lambda done, _, label: (
+            progress and progress(sum(passes[:place]) + done, max(1, sum(passes)), label)
+        )
+
+    progress_of(0)(0, 0, f"clean {100 * float(clean.float().mean()):.1f} %")
+    for place, attack in enumerate(plan):
+        found, points, more = loop.run(attack, clean, progress=progress_of(place))
         verdicts[attack.name] = found
-        news = standing & ~found.standing
-        attacked[news] = points[news]
-        standing &= found.standing
-        findings += [*said, *hidden(found)]
+        newly_broken = robust & ~found.correct
+        attacked[newly_broken] = points[newly_broken]
+        robust &= found.correct
+        findings += [*more, *square_findings(found)]
     return clean, verdicts, attacked, findings

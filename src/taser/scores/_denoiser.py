@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from taser._files import write_atomically
 from taser._tensors import rows_like
 
 from ._tweedie import DenoisingScore, noise_level
@@ -53,7 +56,7 @@ class ResidualBlock(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Every pixel looks at every other one; for the coarsest level only."""
+    """Attention between all pixels; for the coarsest level only."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -194,7 +197,7 @@ class Denoiser(nn.Module):
     """
 
     def __init__(
-        self, event_shape: tuple[int, ...], *, mean: float = 0.5, std: float = 0.25, **network: Any
+        self, event_shape: Sequence[int], *, mean: float = 0.5, std: float = 0.25, **network: Any
     ) -> None:
         super().__init__()
         if len(event_shape) not in (1, 3):
@@ -204,10 +207,8 @@ class Denoiser(nn.Module):
         self.event_shape = tuple(event_shape)
         self.mean, self.std = float(mean), float(std)
         self.options = dict(network)
-        images = len(event_shape) == 3
-        self.network: nn.Module = (
-            UNet(event_shape[0], **network) if images else VectorNet(event_shape[0], **network)
-        )
+        kind = UNet if len(event_shape) == 3 else VectorNet
+        self.network: nn.Module = kind(event_shape[0], **network)
 
     @classmethod
     def for_data(cls, x: Tensor, **network: Any) -> "Denoiser":
@@ -222,15 +223,14 @@ class Denoiser(nn.Module):
             )
         if sigma is None:
             raise ValueError(
-                "a denoiser is asked at a noise level: denoiser(x, sigma); its score is "
+                "a denoiser takes a noise level: denoiser(x, sigma); its score is "
                 "denoiser.at(timestep=50)(x)"
             )
         noise = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
-        wide = rows_like(noise, x)
+        wide, centred = rows_like(noise, x), x - self.mean
         total = (wide.square() + self.std**2).sqrt()
-        inside = (x - self.mean) / total
-        correction = self.network(inside, noise.log() / 4).to(x.dtype)
-        skip = (self.std / total).square() * (x - self.mean)
+        correction = self.network(centred / total, noise.log() / 4).to(x.dtype)
+        skip = (self.std / total).square() * centred
         return self.mean + skip + (wide * self.std / total) * correction
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> DenoisingScore:
@@ -239,26 +239,20 @@ class Denoiser(nn.Module):
 
     def save(self, path: str | Path, *, half: bool = False) -> Path:
         """One safetensors file with the architecture in its header; `half` for a smaller one."""
-        from safetensors.torch import save
-
-        from taser._files import write_atomically
-
         state = {
             name: (t.half() if half and t.is_floating_point() else t).contiguous()
             for name, t in self.state_dict().items()
         }
-        described = {
+        config = {
             "event_shape": self.event_shape, "mean": self.mean, "std": self.std,
             "network": self.options,
         }  # fmt: skip
-        header = {"kind": KIND, "config": json.dumps(described)}
+        header = {"kind": KIND, "config": json.dumps(config)}
         return write_atomically(Path(path), save(state, header))
 
     @classmethod
     def load(cls, path: str | Path) -> "Denoiser":
         """Read what :meth:`save` wrote, in evaluation mode; float32 whatever was stored."""
-        from safetensors import SafetensorError, safe_open
-
         try:
             with safe_open(str(path), framework="pt") as file:
                 header = file.metadata() or {}
@@ -273,10 +267,7 @@ class Denoiser(nn.Module):
                 "taser.scores.from_diffusers or taser.scores.from_edm"
             )
         config = json.loads(header["config"])
-        denoiser = cls(
-            tuple(config["event_shape"]), mean=config["mean"], std=config["std"],
-            **config["network"],
-        )  # fmt: skip
+        denoiser = cls(config.pop("event_shape"), **config.pop("network"), **config)
         denoiser.load_state_dict(state)
         return denoiser.eval()
 
@@ -299,7 +290,7 @@ def sample(
     sigma_min: float = 0.005,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """n draws by Heun's method along dx/dσ = (x − D(x; σ))/σ (Karras et al., Algorithm 1).
+    """n samples by Heun's method along dx/dσ = (x − D(x; σ))/σ (Karras et al., Algorithm 1).
 
     Noise levels fall from sigma_max to sigma_min along their ρ = 7 schedule, then to zero.
     """

@@ -170,7 +170,7 @@ class _Run:
             {
                 "model": self.model.state_dict(), "average": self.average.model.state_dict(),
                 "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
-                "step": self.step, "elapsed": self.elapsed, "told": self.identity,
+                "step": self.step, "elapsed": self.elapsed, "identity": self.identity,
             },
             buffer,
         )  # fmt: skip
@@ -183,8 +183,8 @@ class _Run:
             self.model.load_state_dict(state["model"])
             self.average.model.load_state_dict(state["average"])
             self.optimiser.load_state_dict(state["optimiser"])
-            told = state["told"]
-            other = [name for name, value in self.identity.items() if told[name] != value]
+            saved = state["identity"]
+            other = [name for name, value in self.identity.items() if saved[name] != value]
         except Exception as error:
             raise ValueError(
                 f"{path} is not the state of this training ({error}); remove it to start anew"

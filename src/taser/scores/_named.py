@@ -1,4 +1,4 @@
-"""A score by name: of a file, of a diffusion model, or of a function of the user's."""
+"""A score by name: a file, a diffusion model, or a function of the user's."""
 
 from importlib.resources import as_file, files
 from inspect import signature
@@ -12,6 +12,7 @@ from ._tweedie import DenoisingScore
 
 SHIPPED = ("digits", "cifar10", "fashion-mnist")
 """Made by the commands in weights/README.md."""
+DIFFUSERS = "diffusers:"
 
 
 def pretrained(name: str) -> Denoiser:
@@ -26,9 +27,6 @@ def pretrained(name: str) -> Denoiser:
         )
     with as_file(files("taser.scores") / "weights" / f"{name}.safetensors") as path:
         return Denoiser.load(path)
-
-
-DIFFUSERS = "diffusers:"
 
 
 def named(spec: str | Path) -> Denoiser | DenoisingScore:

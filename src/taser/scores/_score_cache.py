@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,7 @@ from torch import Tensor, nn
 from taser._files import write_atomically
 from taser._progress import Progress
 
-from ._tweedie import DenoisingScore, Score
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a cache was made from, and what it has to contain."""
-
-    data: str
-    model: str
-    sigma: float
-    coordinates: str
-    shape: tuple[int, ...]
-    checksum: str
+from ._tweedie import NoisedScore
 
 
 class StaleCache(ValueError):
@@ -45,9 +32,10 @@ def weights_hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def model_hash(score: DenoisingScore) -> str:
+def model_hash(score: NoisedScore) -> str:
     """The hash of the network behind a score, by which a cache knows it."""
-    network = score.denoise if isinstance(score.denoise, nn.Module) else score
+    denoise = getattr(score, "denoise", None)
+    network = denoise if isinstance(denoise, nn.Module) else score
     if not network.state_dict():
         raise ValueError(
             "a cache is known by its score network's weights, and this score is a function "
@@ -58,47 +46,43 @@ def model_hash(score: DenoisingScore) -> str:
 
 def write_cache(
     folder: Path,
-    score: Score,
+    score: NoisedScore,
     x: Tensor,
     *,
     data: str,
-    model: str,
-    sigma: float,
-    coordinates: str = "pixels in [0, 1]",
     batch: int = 256,
     progress: Progress | None = None,
-) -> Manifest:
+) -> None:
     """s at every row of x, (N, *), into `folder` as half-precision numbers.
 
-    data, model: hashes of what x and the score came from. Scores beyond half precision's range
-    are refused. The manifest is written last: without it there is no cache.
+    data: the hash of what x came from. Scores beyond half precision's range are refused. The
+    manifest is written last: without it there is no cache.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "scores.npy"
     (folder / "manifest.json").unlink(missing_ok=True)
-    (folder / "scores.npy").unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     needed = 2 * x.numel()
-    # A mapped file on a full disk would end the process without a word, so ask before.
+    # A mapped file on a full disk would end the process without a message, so check before.
     if shutil.disk_usage(folder).free < 1.1 * needed:
         raise OSError(
             errno.ENOSPC, f"the scores take {needed / 1e6:,.0f} MB; make room", str(folder)
         )
-    file = np.lib.format.open_memmap(
-        folder / "scores.npy", mode="w+", dtype=np.float16, shape=tuple(x.shape)
-    )
-    digest = hashlib.sha256()
+    manifest = {
+        "data": data, "model": model_hash(score), "sigma": score.sigma, "shape": list(x.shape)
+    }  # fmt: skip
+    shape = tuple(x.shape)
+    file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
     for start in range(0, len(x), batch):
         s = score(x[start : start + batch])
-        if float(s.abs().max()) > 65504 or not bool(torch.isfinite(s).all()):
+        if not float(s.abs().max()) <= 65504:  # nan, too
             raise ValueError("the score has entries beyond half precision's range, or not finite")
-        rows = s.half().cpu().numpy()
-        file[start : start + len(rows)] = rows
-        digest.update(rows.tobytes())
+        file[start : start + len(s)] = s.half().cpu().numpy()
         if progress:
-            progress(min(start + batch, len(x)), len(x), "scores")
+            progress(start + len(s), len(x), "scores")
     file.flush()
-    manifest = Manifest(data, model, sigma, coordinates, tuple(x.shape), digest.hexdigest())
-    write_atomically(folder / "manifest.json", json.dumps(asdict(manifest), indent=1) + "\n")
-    return manifest
+    manifest["checksum"] = _checksum(file)
+    write_atomically(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
 
 
 def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndarray:
@@ -118,9 +102,9 @@ def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndar
             )
     try:
         scores = np.load(folder / "scores.npy", mmap_mode="r", allow_pickle=False)
-        whole = list(scores.shape) == manifest["shape"] and scores.dtype == np.float16
     except (OSError, ValueError) as error:
         raise StaleCache(f"the score cache in {folder} cannot be read: {error}") from error
+    whole = list(scores.shape) == manifest["shape"] and scores.dtype == np.float16
     if not whole or (verify and _checksum(scores) != manifest["checksum"]):
         raise StaleCache(f"the score cache in {folder} is damaged: make it anew")
     return scores

@@ -31,7 +31,7 @@ from ._config import Config, DataConfig, ModelConfig, ObjectiveConfig, Regularis
 from ._optimiser import build_optimiser
 from ._step import AttackView, Learner, Precision
 
-FEATURE_SIGMA = 0.3  # the noise level of a score of standardised features
+FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
 
 
 def load_data(config: DataConfig, root: Path | None = None) -> Dataset:

@@ -1,4 +1,4 @@
-"""What a recipe may say: one frozen dataclass a section."""
+"""The sections of a recipe, each a frozen dataclass whose fields are checked."""
 
 from dataclasses import field
 from typing import Any, Literal
@@ -12,11 +12,12 @@ Method = Literal["standard", "pgd", "trades", "mart"]
 
 @dataclass(frozen=True, config=SETTINGS)
 class DataConfig:
-    """Which examples. examples: use about so many for training, drawn once by `seed` (None: all).
+    """Which examples.
 
-    size: of a folder's images, resized; target, ignore, task: of a table, the column to predict,
-    columns to leave out, and what it is where that should not be guessed. augment "auto" crops and
-    flips CIFAR-10 and leaves everything else alone.
+    examples: train on about so many, drawn once by `seed` (None: all); validation: the share held
+    out. augment: "auto" crops and flips CIFAR-10 and nothing else; padding: of the crops. size: to
+    which a folder's images are resized. Of a table, target: the column to predict; ignore: columns
+    to leave out; task: in place of a guess from the target.
     """
 
     name: str = "digits"
@@ -33,11 +34,12 @@ class DataConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class ModelConfig:
-    """Which network: a built-in name, "package.module:callable" or "file.py:callable".
+    """Which network.
 
-    "auto" takes a small CNN for images and an MLP for vectors. weights: a state dict to begin
-    with; options: further keyword arguments of the architecture. freeze_norm: BatchNorm keeps its
-    statistics and stays in evaluation mode, as is right for short fine-tuning.
+    name: a built-in one, "package.module:callable" or "file.py:callable"; "auto" is a small CNN for
+    images and an MLP for vectors. weights: the file of a state dict to begin with; options: further
+    keyword arguments of the architecture. freeze_norm: BatchNorm stays in evaluation mode and keeps
+    its statistics, as is right for short fine-tuning.
     """
 
     name: str = "auto"
@@ -50,11 +52,12 @@ class ModelConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class ObjectiveConfig:
-    """The base method. beta is TRADES's, mart_weight MART's, label_smoothing standard's and pgd's.
+    """The base method and its attack.
 
-    step_size: of the attack; None is 2.5·epsilon/steps.
-    awp wraps the method after `awp_start` epochs. awp_with_penalty: whether the regulariser takes
-    part in the ascent of the weights. By default it does not, so that AWP is the published one.
+    norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps. beta: of
+    TRADES; mart_weight: of MART; label_smoothing: of standard and pgd. awp: perturb the weights by
+    awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take
+    part in the ascent of the weights, unlike the published AWP.
     """
 
     name: Method = "standard"
@@ -154,9 +157,11 @@ class OptimiserConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class ScheduleConfig:
-    """The learning rate over training; warm-up and milestones are shares of it.
+    """The learning rate over training.
 
-    final: the rate at the end as a share of the highest, for "cosine" and "linear".
+    warmup: the share of training over which it grows to the highest. final: of "cosine" and
+    "linear", the last rate as a share of the highest. milestones, factor: of "step", the shares of
+    training after which the rate is multiplied by the factor.
     """
 
     name: Literal["cosine", "linear", "step", "constant"] = "cosine"
@@ -175,14 +180,14 @@ class TeacherConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class ValidationConfig:
-    """Which checkpoint is best, by its figures on held-out data.
+    """Which weights are kept as best, by their figures on held-out data.
 
-    select: by the accuracy under a short PGD, "robust", or by the "clean" one; "auto" takes robust
-    for adversarial methods and clean for standard training, whose first epochs are its most robust
-    and its least useful; ties go by the other figure, then to the later. "last" takes the weights
-    of the end whatever their figures, as papers without a validation part do. every: epochs;
-    examples: how many of the validation part; steps: of the attack; patience: stop after so many
-    validations in which the chosen figure did not rise (None: never).
+    select: by accuracy under a short PGD, "robust", or "clean" accuracy; a tie goes by the other
+    figure, then to the later weights. "auto" is robust for adversarial methods and clean for
+    standard training, whose first epochs are its most robust and least useful. "last" keeps the
+    last weights, as papers without a validation part do. every: so many epochs; examples: how many
+    of the validation part; steps: of the attack; patience: stop after so many validations without
+    a rise of the chosen figure (None: never).
     """
 
     select: Literal["auto", "robust", "clean", "last"] = "auto"
@@ -198,14 +203,14 @@ class ValidationConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class LoopConfig:
-    """How long, in which pieces, in which precision.
+    """How long, on what, and how fast.
 
-    accumulate: each batch is taken in so many parts, to save memory. precision "auto" is bfloat16
-    where the hardware has it on a GPU, float32 otherwise. ema: decay of the averaged weights that
-    are validated and kept as best (0: none). save_minutes: between checkpoints inside an epoch.
-    device "auto" is what Accelerate finds. fold: attack with BatchNorm folded into convolutions,
-    which is the same function and faster. compile: have torch.compile make the attacked network
-    faster still, which takes a C++ compiler and up to a minute at the start.
+    accumulate: take each batch in so many pieces, to save memory. precision: "auto" is bfloat16 on
+    a GPU that has it, float32 otherwise. fold: attack with BatchNorm folded into convolutions, the
+    same function but faster; compile: attack a compiled network, faster still, which takes a C++
+    compiler and up to a minute at the start. ema: decay of the averaged weights that are validated
+    and kept (0: none). save_minutes: between checkpoints inside an epoch. device: "auto" is what
+    Accelerate finds.
     """
 
     epochs: Count = 200
@@ -224,7 +229,7 @@ class LoopConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class Config:
-    """One run. By default on digits, with the paper's optimiser and attack and our regulariser."""
+    """One run. By default standard training on digits with the paper's optimiser."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -240,12 +245,9 @@ class Config:
         self.check_pieces(self.loop.batch)
 
     def check_pieces(self, batch: int) -> None:
-        """Raise if a batch of so many is taken in pieces that have no variance."""
-        if (
-            self.regulariser.centred_by_batch
-            and self.loop.accumulate > 1
-            and batch < 2 * self.loop.accumulate
-        ):
+        """Raise if some piece of a batch is one example, whose penalty has no variance."""
+        parts = self.loop.accumulate
+        if self.regulariser.centred_by_batch and parts > 1 and batch < 2 * parts:
             raise ValueError(
                 f"loop.accumulate={self.loop.accumulate} leaves single examples of a batch of "
                 f"{batch}, and the variance that TASER penalises needs two"

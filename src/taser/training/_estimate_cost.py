@@ -2,8 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +31,12 @@ class Estimate:
     memory: int
 
     def __str__(self) -> str:
+        seconds = self.seconds
+        duration = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
         return (
             f"{self.parameters:,} parameters · {self.steps:,} steps · about "
-            f"{_duration(self.seconds)} here · about {self.memory / 2**30:.1f} GiB"
+            f"{duration if seconds >= 90 else f'{seconds:.0f} s'} here · about "
+            f"{self.memory / 2**30:.1f} GiB"
         )
 
 
@@ -43,74 +47,55 @@ def estimate(setup: Setup) -> Estimate:
         group["lr"] = 0.0  # the same batch again and again would end in infinities
     batch = next(iter(setup.batches))
     setup.batches.position = 0
-    batch = batch._replace(x=batch.x.contiguous(memory_format=setup.layout))
-    size = min(SMALLEST, whole)
-    seconds, kept = _measured(setup, batch, size)
-    while size < whole and seconds < ENOUGH:
-        size = min(2 * size, whole)
-        seconds, kept = _measured(setup, batch, size)
+    size, seconds, kept = 0, 0.0, 0
+    while size < whole and (not size or seconds < ENOUGH):
+        size = min(2 * size or SMALLEST, whole)
+        _timed_step(setup, batch, size, 0)  # which also compiles and allocates
+        # A lazy penalty comes in one step of several: the mean of a whole round, its most bytes.
+        steps = [_timed_step(setup, batch, size, number) for number in range(learner.every)]
+        seconds = sum(seconds for seconds, _ in steps) / len(steps)
+        kept = max(kept for _, kept in steps)
     more = kept * (whole / size - 1) / learner.parts  # than the steps that were timed have held
     parameters = sum(p.numel() for p in learner.module.parameters())
     memory = _peak(setup.device) + int(more)
     return Estimate(parameters, setup.steps, seconds * whole / size * setup.steps, memory)
 
 
-def _measured(setup: Setup, batch: Batch, size: int) -> tuple[float, int]:
-    """Seconds of a step on `size` examples, and the bytes that its backward pass needs.
-
-    The first step at each size also compiles and allocates, and is not timed. A lazy penalty comes
-    in one step of several: the mean of a whole round, and the most bytes of it.
-    """
-    x, y, s = batch.x[:size], batch.y[:size], None if batch.s is None else batch.s[:size]
-    _step(setup, x, y, s, 0)
-    regulariser = setup.learner.regulariser
-    every = 1 if regulariser is None else regulariser.every
-    steps = [_step(setup, x, y, s, number) for number in range(every)]
-    return sum(seconds for seconds, _ in steps) / len(steps), max(kept for _, kept in steps)
-
-
-def _step(setup: Setup, x: Tensor, y: Tensor, s: Tensor | None, number: int) -> tuple[float, int]:
+def _timed_step(setup: Setup, batch: Batch, size: int, number: int) -> tuple[float, int]:
+    """Seconds of a step on the first `size` examples, and the bytes that its backward keeps."""
+    x = batch.x[:size].contiguous(memory_format=setup.layout)
+    y, s = batch.y[:size], None if batch.s is None else batch.s[:size]
     generator = torch.Generator(setup.device).manual_seed(0)
     setup.generator.manual_seed(0)
     setup.learner.number = number
-    weight = setup.config.regulariser.weight
+    weight, awp = setup.config.regulariser.weight, setup.config.objective.awp
     begun = time.perf_counter()
-    with _SavedBytes() as saved:
-        setup.learner.step(x, y, s, generator, weight=weight, perturb=setup.config.objective.awp)
+    with _saved_bytes() as saved:
+        setup.learner.step(x, y, s, generator, weight=weight, perturb=awp)
     if setup.device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begun, saved.bytes
+    return time.perf_counter() - begun, sum(saved.values())
 
 
-class _SavedBytes:
-    """Counts the bytes that autograd keeps for the backward pass, each storage once."""
+@contextmanager
+def _saved_bytes() -> Iterator[dict[int, int]]:
+    """The bytes of each storage that autograd keeps for the backward pass, by its address."""
+    sizes: dict[int, int] = {}
 
-    def __enter__(self) -> "_SavedBytes":
-        self._seen: dict[int, int] = {}
-        self._hooks: Any = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda t: t)
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
-
-    def _pack(self, tensor: Tensor) -> Tensor:
-        try:
+    def pack(tensor: Tensor) -> Tensor:
+        with suppress(RuntimeError):  # a wrapper of torch.func, whose inside is counted elsewhere
             storage = tensor.untyped_storage()
-            self._seen[storage.data_ptr()] = storage.nbytes()
-        except RuntimeError:  # a wrapper of torch.func, whose inside is counted elsewhere
-            pass
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    @property
-    def bytes(self) -> int:
-        return sum(self._seen.values())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield sizes
 
 
 def _peak(device: torch.device) -> int:
     """The most bytes held so far: by tensors on a GPU, else by the process with all its libraries.
 
-    Zero on Windows, which does not tell.
+    Zero on Windows, which does not report it.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -120,9 +105,3 @@ def _peak(device: torch.device) -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

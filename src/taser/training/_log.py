@@ -1,4 +1,4 @@
-"""What happened, as lines of JSON and, if it is installed, for TensorBoard."""
+"""The log of a run: lines of JSON, and TensorBoard if that is installed."""
 
 import json
 from importlib.util import find_spec
@@ -11,8 +11,8 @@ from taser._files import write_atomically
 class Log:
     """Lines {"step": …, "kind": "train" | "validation", …} appended to log.jsonl.
 
-    A resumed run first takes out what the interrupted one wrote after its last checkpoint, so that
-    the log is that of a run that was never interrupted.
+    A resumed run first removes what the interrupted one wrote after its last checkpoint, so that
+    the log is that of an uninterrupted run.
     """
 
     def __init__(self, folder: Path, from_step: int, *, enabled: bool = True) -> None:
@@ -40,7 +40,7 @@ class Log:
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        """Let TensorBoard see everything."""
+        """Flush and close TensorBoard's file."""
         if self._board is not None:
             self._board.close()
 

@@ -1,7 +1,7 @@
 """Recipes: YAML into a Config, every key checked, every key overridable."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -46,7 +46,7 @@ def read_recipe(name: Path | str, overrides: Sequence[str] = ()) -> Config:
     if methods := content.get("methods"):
         names = ", ".join(f"{name}/{method}" for method in methods)
         raise ValueError(f"{name} holds several recipes; take one of {names}")
-    return override(config_from(content, str(name)), overrides)
+    return override(from_mapping(Config, content, str(name)), overrides)
 
 
 def _path(name: Path | str, beside: Path | None = None) -> Path | None:
@@ -76,13 +76,15 @@ def _content(
     if path in above:
         raise ValueError(f"{path.name} extends itself, by way of {above[-1].name}")
     try:
-        content = yaml.safe_load(path.read_text()) or {}
+        content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
     if "variants" in content or isinstance(content.get("methods"), list):
         raise ValueError(f"{name} is a study: `taser study table --recipe {name}`")
+    content = {name: {} if keys is None else keys for name, keys in content.items()}
     if "extends" in content:
         base = _content(str(content.pop("extends")), path.parent, (*above, path))
         content = _merged(base, content)
@@ -91,20 +93,13 @@ def _content(
     methods = content.pop("methods", {})
     if method not in methods:
         raise _unknown(name)
-    return _merged(content, methods[method])
+    return _merged(content, methods[method] or {})
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """The keys of `base`, changed by those of `changes`; sections are joined key by key."""
     both = [s for s in changes if isinstance(base.get(s), dict) and isinstance(changes[s], dict)]
     return {**base, **changes, **{s: {**base[s], **changes[s]} for s in both}}
-
-
-def config_from(content: Mapping[str, Any], source: str = "the configuration") -> Config:
-    """A Config from nested dictionaries; unknown keys and wrong values are refused."""
-    return from_mapping(
-        Config, {name: {} if keys is None else keys for name, keys in content.items()}, source
-    )
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:

@@ -1,4 +1,4 @@
-"""A finished run, and how it is read again."""
+"""What a run leaves in its folder, and how that is read again."""
 
 import json
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from typing import Literal
 import yaml
 from torch import nn
 
+from taser._settings import from_mapping
+
 from ._build import Architecture
-from ._config import Config
+from ._config import Config, DataConfig
 from ._recipes import read_recipe, to_yaml
 
 
@@ -53,6 +55,13 @@ def check_same_run(config: Config, out: Path) -> None:
             f"{out} holds a run of another configuration ({'; '.join(changed)}): "
             "choose another folder, or remove this one"
         )
+
+
+def read_data_config(folder: Path) -> DataConfig:
+    """Which data a run was trained on; its other settings may be another version's."""
+    path = folder / "config.yaml"
+    data = yaml.safe_load(path.read_text())["data"]
+    return from_mapping(Config, {"data": data}, str(path)).data
 
 
 def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "best") -> nn.Module:

@@ -190,9 +190,14 @@ class Learner:
         return total, {"loss": total.detach(), **numbers, **_accuracies(base, piece.y)}
 
     @property
+    def every(self) -> int:
+        """Steps from one value of the regulariser to the next."""
+        return 1 if self.regulariser is None else self.regulariser.every
+
+    @property
     def _penalised(self) -> bool:
         """Whether the regulariser computes anything in this step."""
-        return self.regulariser is not None and self.number % self.regulariser.every == 0
+        return self.regulariser is not None and self.number % self.every == 0
 
     def _teacher_kl(self, model: nn.Module, x: Tensor, base: Loss) -> Tensor:
         assert self.teacher is not None

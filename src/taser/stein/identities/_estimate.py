@@ -1,14 +1,15 @@
-"""Stein residuals of many samples, a batch at a time."""
+"""Means with standard errors, and Stein residuals of many samples, a batch at a time."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from taser.probes import Probed
-from taser.stein._backends import Function, Operator
+from taser.stein._backends import Function
 from taser.stein._layer_checks import Backend
 from taser.stein._residual import check_inputs, stein_residual
 
@@ -86,41 +87,32 @@ def compare(left: Tensor, right: Tensor) -> Sides:
     return Sides(Estimate.of(left), Estimate.of(right), Estimate.of(left - right))
 
 
-@dataclass(frozen=True)
-class Residuals:
-    """How residuals are estimated: the options of :func:`taser.stein_residual`, and `batch` rows
-    at a time. Values only, without a graph.
+@torch.no_grad()
+def residuals(f: Function, x: Tensor, s: Tensor, *, batch: int, **options: Any) -> Tensor:
+    """r = Δf + s·∇f at x, (n, *), with scores s: (n,), values without a graph, by batches.
+
+    options: of :func:`taser.stein_residual`.
     """
+    check_inputs(x, s)
+    parts = batches(f, batch, x, s)
+    return torch.cat([stein_residual(part, *rows, **options) for part, rows in parts])
 
-    backend: Backend
-    probes: int
-    step: float | None
-    generator: torch.Generator | None
-    batch: int
 
-    @torch.no_grad()
-    def __call__(
-        self, f: Function, x: Tensor, s: Tensor, operator: Operator = "langevin"
-    ) -> Tensor:
-        """r = Δf + s·∇f at x, (n, *), with scores s: (n,)."""
-        check_inputs(x, s)
-        parts = [
-            stein_residual(
-                part, rows, scores, operator=operator, backend=self.backend, probes=self.probes,
-                step=self.step, generator=self.generator,
-            )
-            for part, (rows, scores) in batches(f, self.batch, x, s)
-        ]  # fmt: skip
-        return torch.cat(parts)
+def residual_pair(
+    f: Function, x: Tensor, s: Tensor, *, backend: Backend, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Two estimates of r, (n,) each, whose product has the mean r².
 
-    def pair(self, f: Function, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Two estimates of r, (n,) each, whose product has the mean r².
+    The square of one estimate is too large by its variance over probes; the product of two with
+    independent probes is not. The exact residual has no probes and is its own pair.
+    """
+    r = residuals(f, x, s, backend=backend, **options)
+    return r, (r if backend == "exact" else residuals(f, x, s, backend=backend, **options))
 
-        The square of one estimate is too large by its variance over probes; the product of two
-        with independent probes is not. The exact residual has no probes and is its own pair.
-        """
-        r = self(f, x, s)
-        return r, (r if self.backend == "exact" else self(f, x, s))
+
+def in_batches(function: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
+    """function(x), a batch of rows at a time."""
+    return torch.cat([function(x[rows]) for rows in row_slices(len(x), batch)])
 
 
 def row_slices(n: int, batch: int) -> Iterator[slice]:

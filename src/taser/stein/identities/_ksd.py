@@ -21,7 +21,7 @@ class RadialKernel(Protocol):
 
 @dataclass(frozen=True)
 class InverseMultiquadric:
-    """k(x, y) = (c² + ‖x − y‖²)^(−1/2), whose slow decay keeps watch over the tails too."""
+    """k(x, y) = (c² + ‖x − y‖²)^(−1/2), whose slow decay sees the tails too."""
 
     c: float
 
@@ -60,22 +60,12 @@ def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tenso
     return k * (s @ t.T) + 2 * slope * drift + trace
 
 
-def median_distance(x: Tensor, most: int = 1000) -> float:
-    """The median of ‖x_i − x_j‖ over i < j, x: (n, d), from the first `most` rows."""
-    median = float(torch.pdist(x[:most]).median())
-    if not median > 0:
-        raise ValueError(
-            "bandwidth='median' is zero, since at least half of the samples coincide; give a number"
-        )
-    return median
-
-
 KERNELS: dict[str, Callable[[float], RadialKernel]] = {
     "imq": InverseMultiquadric,
     "rbf": RadialBasis,
 }
 ENTRIES = 2**22
-"""How much of the (n, n) matrix of the Stein kernel is held at once: 32 MB."""
+"""Entries of the (n, n) matrix of the Stein kernel in memory at once: 32 MB."""
 
 
 @torch.no_grad()
@@ -163,15 +153,20 @@ def _prepared(
     x = x - x.mean(0)
     if isinstance(bandwidth, str):
         check_choice("bandwidth", bandwidth, ("median", "a number"))
-        return x, s, median_distance(x)
+        bandwidth = float(torch.pdist(x[:1000]).median())
+        if not bandwidth > 0:
+            raise ValueError(
+                "bandwidth='median' is zero, since at least half of the samples coincide; give a "
+                "number"
+            )
     if not 0 < bandwidth < math.inf:
         raise ValueError(f"bandwidth should be positive and finite; got {bandwidth}")
     return x, s, float(bandwidth)
 
 
-def _row_blocks(base: RadialKernel, x: Tensor, s: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def _row_blocks(kernel: RadialKernel, x: Tensor, s: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The Stein kernel's matrix, (n, n), as (rows, matrix[rows]) for a few rows at a time."""
     size = max(1, ENTRIES // len(x))
     for start in range(0, len(x), size):
         rows = slice(start, start + size)
-        yield rows, stein_kernel(base, x[rows], s[rows], x, s)
+        yield rows, stein_kernel(kernel, x[rows], s[rows], x, s)

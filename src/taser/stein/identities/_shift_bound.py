@@ -12,7 +12,7 @@ from taser.scores import Gaussian
 from taser.stein._backends import Function, per_example, values
 from taser.stein._layer_checks import Backend
 
-from ._estimate import Estimate, Residuals, row_slices
+from ._estimate import Estimate, in_batches, residual_pair
 
 LogRatio = Callable[[Tensor], Tensor]
 """log q/p up to a constant, (B, *) → (B,)."""
@@ -130,7 +130,9 @@ def shift_bound(
     """
     if rho is not None and not 0 <= rho < math.inf:
         raise ValueError(f"rho should be a finite number that is not negative; got {rho}")
-    first, second = Residuals(backend, probes, step, generator, batch).pair(f, x, s)
+    first, second = residual_pair(
+        f, x, s, backend=backend, probes=probes, step=step, generator=generator, batch=batch
+    )
     r, r_squared = (first + second).double() / 2, first.double() * second.double()
     ratio = _density_ratio(log_ratio, x, batch)  # q/p
     effective_n = len(x) / float(ratio.square().mean())
@@ -157,9 +159,7 @@ def shift_bound(
 
 def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
     """q/p at x ~ p, (n,), scaled to the mean 1 that it has under p."""
-    log_weights = torch.cat(
-        [values(log_ratio, x[rows], "log_ratio") for rows in row_slices(len(x), batch)]
-    )
+    log_weights = in_batches(lambda rows: values(log_ratio, rows, "log_ratio"), x, batch)
     largest = log_weights.max()
     if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
         raise ValueError(f"log_ratio should be finite at the draws from p; got {float(largest)}")

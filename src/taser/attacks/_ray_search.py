@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from taser._tensors import rows_like
-from taser.attacks import Model, Threat
-from taser.attacks._attack import UnitBox
 from taser.stein._model_state import eval_mode
+
+from ._attack import Model, UnitBox
+from ._threat import Threat
 
 BISECTIONS = 10  # a radius to a thousandth of the box
 

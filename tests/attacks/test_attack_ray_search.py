@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taser.attacks import Threat
-from taser.evaluation._ray_search import RaySearch
+from taser.attacks import RaySearch, Threat
 from taser.models import Wrapped
 
 WEIGHT = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0, 0.25, -0.5, 2.0])

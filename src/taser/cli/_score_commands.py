@@ -1,0 +1,149 @@
+"""`taser score`: from a data set to a score."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._options import Out, Root, Seed, Target, Threads, progress_bar, show, use_threads, with_json
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs), "
+        "diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."
+    ),
+]
+
+app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
+
+
+@app.command()
+def fit(
+    out: Annotated[Path, typer.Option(help="The file to write, *.safetensors.")],
+    data: Annotated[str, typer.Option(help="A data set, as for `taser data info`.")] = "digits",
+    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 1000,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this long at most.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 64,
+    width: Annotated[int, typer.Option(min=1, help="Channels at full resolution.")] = 16,
+    levels: Annotated[int, typer.Option(min=1, help="Resolutions, each half the last.")] = 2,
+    blocks: Annotated[int, typer.Option(min=1, help="Residual blocks at each resolution.")] = 1,
+    patch: Annotated[int, typer.Option(min=1, help="Fold patches into channels first.")] = 1,
+    flip: Annotated[bool, typer.Option(help="Mirror half of the images.")] = False,
+    half: Annotated[bool, typer.Option(help="Store half-precision weights.")] = False,
+    seed: Seed = 0,
+    threads: Threads = None,
+    root: Root = None,
+    target: Target = None,
+) -> None:
+    """Train a denoiser on the training part of a data set; run again, it resumes.
+
+    Example: taser score fit --data digits --out digits.safetensors
+    """
+    import torch
+
+    from taser._tensors import default_device
+    from taser.data import load
+    from taser.scores import Denoiser, FitConfig
+    from taser.scores import fit as train
+
+    use_threads(threads)
+    torch.manual_seed(seed)
+    x = load(data, root=root, target=target).train.x
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: --out names the file to write, *.safetensors")
+    images = {"multipliers": [1] + [2] * (levels - 1), "patch": patch} if x.ndim == 4 else {}
+    denoiser = Denoiser.for_data(x, width=width, blocks=blocks, **images).to(default_device())
+    config = FitConfig(steps=steps, minutes=minutes, batch=batch, flip=flip, seed=seed)
+    partial = out.with_suffix(".partial")
+    with progress_bar() as progress:
+        fitted = train(denoiser, x, config, checkpoint=partial, progress=progress)
+    fitted.save(out, half=half)
+    partial.unlink(missing_ok=True)
+    typer.echo(f"{fitted.extra_repr()}\nwritten to {out}")
+
+
+@app.command()
+@with_json
+def check(
+    model: Model,
+    data: Annotated[str, typer.Option(help="The data set it was fitted to.")] = "digits",
+    out: Out = Path("out/score"),
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", min=2, help="Held-out examples.")
+    ] = 1000,
+    root: Root = None,
+    target: Target = None,
+) -> None:
+    """Measure a score model on held-out data: error, Stein identity, kernel test, samples.
+
+    Example: taser score check digits.safetensors --data digits
+    """
+    from taser._tensors import default_device
+    from taser.data import load
+    from taser.data._splitting import subset
+    from taser.evaluation._score_quality import score_quality
+    from taser.report import _score_report as report
+    from taser.scores import Denoiser, named
+    from taser.scores._denoiser import sample
+
+    denoiser = named(model).to(default_device())
+    dataset = load(data, root=root, target=target)
+    held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
+    held_out = held_out[subset(len(held_out), examples)].to(default_device())
+    train = dataset.train.x.to(default_device())
+    samples = plane = None
+    with progress_bar() as progress:
+        quality = score_quality(denoiser, train, held_out, progress=progress)
+        # Another's denoiser may not be trained at the noise levels that sampling passes.
+        if isinstance(denoiser, Denoiser) and held_out.ndim == 4:
+            samples = sample(denoiser, 16).cpu()
+        if held_out.shape[1:] == (2,):
+            plane = report.field(denoiser.cpu().at(), held_out.cpu())
+    typer.echo(report.table(quality).markdown())
+    title = f"{Path(model).name} on {data}"
+    page = report.write(quality, title, out, samples=samples, plane=plane)
+    show(page, report.summary(quality))
+
+
+@app.command()
+def cache(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
+    timestep: Annotated[
+        int | None, typer.Option(help="DDPM timestep of the noise level; 50 by default.")
+    ] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Or the noise level itself, in units of the inputs.")
+    ] = None,
+    padding: Annotated[int, typer.Option(min=0, help="Of crops, to measure their error.")] = 4,
+    validation: Annotated[
+        float, typer.Option(min=0, max=1, help="The share held out, as the recipe's.")
+    ] = 0.1,
+    root: Root = None,
+    target: Target = None,
+) -> None:
+    """Compute the score of every training example once, for `regulariser.cache` to read.
+
+    Example: taser score cache digits.safetensors --data digits --out out/digits-scores
+    """
+    from taser._tensors import default_device
+    from taser.data import CropAndFlip, load
+    from taser.data._splitting import subset
+    from taser.evaluation._score_quality import augmentation_error
+    from taser.scores import named, write_cache
+
+    train = load(data, root=root, validation=validation, target=target).train
+    x = train.x.to(default_device())
+    score = named(model).at(timestep=timestep, sigma=sigma).to(default_device())
+    with progress_bar() as progress:
+        write_cache(out, score, x, data=train.hash, progress=progress)
+    typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")
+    if train.is_images:
+        some = x[subset(len(x), 256)]
+        error = augmentation_error(score, some, CropAndFlip(padding=padding))
+        typer.echo(
+            f"under crops of {padding} pixels and flips, cached scores differ from recomputed ones "
+            f"by {100 * error:.0f} % (root mean square)"
+        )

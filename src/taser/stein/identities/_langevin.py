@@ -1,0 +1,109 @@
+"""The Langevin Stein operator: its identity, its divergence form, and the inputs' shift in it."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from taser._tensors import rows_like
+from taser.stein._backends import Function, gradient_with_graph, values
+from taser.stein._layer_checks import Backend, Watched, plain_kernels
+
+from ._estimate import Estimate, Sides, compare, residuals
+
+
+def stein_identity(
+    f: Function,
+    x: Tensor,
+    s: Tensor,
+    *,
+    backend: Backend = "reverse",
+    probes: int = 1,
+    step: float | None = None,
+    generator: torch.Generator | None = None,
+    batch: int = 256,
+) -> Estimate:
+    """E_p[L_p f] = E_p[Δf + s·∇f] (app-langevin-identity): zero if s is the score of x's law.
+
+    f: (B, *) → (B,); x: (n, *), independent draws from p that the score has not been fitted to;
+    s: like x, the score there. A value many standard errors from zero says that s is not the
+    score of p; a value near zero says so only of this f, so test several.
+
+    backend, probes, step, generator
+        As for :func:`taser.stein_residual`. f has to be smooth: at a kink the Laplacian has a mass
+        that "reverse" and "exact" do not see, so that on a ReLU network even the right score
+        fails; "difference" sees it.
+    batch
+        How many rows are worked on at once. Labels follow their rows if f is a
+        :class:`taser.probes.Probed`.
+
+    >>> import torch
+    >>> x = torch.randn(5000, 2, generator=torch.Generator().manual_seed(0))
+    >>> f = lambda x: x.cos().sum(1)
+    >>> stein_identity(f, x, -x).consistent_with(0)        # the score of N(0, I)
+    True
+    >>> stein_identity(f, x, -1.3 * x).consistent_with(0)  # that of a narrower law
+    False
+    """
+    return Estimate.of(
+        residuals(
+            f, x, s, backend=backend, probes=probes, step=step, generator=generator, batch=batch
+        )
+    )
+
+
+def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]) -> Tensor:
+    """L_p f(x) = (1/p(x)) ∇·(p(x) ∇f(x)) (app-langevin-divergence), at each x.
+
+    f: (B, *) → (B,); x: (B, *); log_prob: (B, *) → (B,), log p up to a constant, differentiable.
+    Returns (B,), values without a graph, to set beside :func:`taser.stein_residual`; it takes one
+    backward for each of the d coordinates.
+
+    >>> import torch
+    >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    >>> divergence_form(lambda x: x.square().sum(1), x, lambda x: -x.square().sum(1) / 2)
+    tensor([ 2., -4.])
+    """
+    with torch.enable_grad(), plain_kernels(), torch.autocast(x.device.type, enabled=False):
+        x, gradient = gradient_with_graph(Watched(f, "exact", graph=False), x)
+        log_p = values(log_prob, x, "log_prob")
+        if not log_p.requires_grad:
+            raise ValueError("log_prob(x) should depend on x through autograd; it does not")
+        density = (log_p - log_p.detach()).exp()  # p(·)/p(x): one at x, so nothing overflows
+        flux = rows_like(density, x) * gradient
+        divergence = x.new_zeros(len(x))
+        for i, column in enumerate(flux.flatten(1).unbind(1)):
+            (row,) = torch.autograd.grad(column.sum(), x, retain_graph=True)
+            divergence += row.flatten(1)[:, i]
+        return divergence
+
+
+def projection_identity(
+    f: Function,
+    x: Tensor,
+    s: Tensor,
+    grad_log_ratio: Tensor,
+    *,
+    backend: Backend = "reverse",
+    probes: int = 1,
+    step: float | None = None,
+    generator: torch.Generator | None = None,
+    batch: int = 256,
+) -> Sides:
+    """E_q[L_p f] = −E_q[∇f·∇log(q/p)] (projection-identity-shift), from x ~ q.
+
+    f: (B, *) → (B,), smooth; x: (n, *), independent draws from q; s: like x, the score of p there;
+    grad_log_ratio: like x, ∇log(q/p) there, which is the score of q less that of p.
+    The options are those of :func:`stein_identity`.
+    """
+    if grad_log_ratio.shape != x.shape:
+        raise ValueError(
+            f"grad_log_ratio should have the shape of x, {tuple(x.shape)}; "
+            f"got {tuple(grad_log_ratio.shape)}"
+        )
+    estimate = partial(
+        residuals, f, x, backend=backend, probes=probes, step=step, generator=generator, batch=batch
+    )
+    along_shift = estimate(grad_log_ratio, operator="first_order")  # ∇f·∇log(q/p)
+    return compare(estimate(s), -along_shift)
