@@ -24,7 +24,7 @@ def run(*arguments: str | Path, code: int = 0) -> str:
 
 def test_version_and_help() -> None:
     assert run("--version").strip() == f"taser {taser.__version__}"
-    for command in ((), ("data",), ("score",), ("study",), ("study", "table")):
+    for command in ((), ("data",), ("score",), ("compare",)):
         assert "Usage" in run(*command, "--help")
 
 
@@ -99,7 +99,7 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_wrong_usage_has_exit_code_two() -> None:
-    run("study", "table", "--recipe", "studies/digits", "--jobs", "0", code=2)
+    run("compare", "digits", "--jobs", "0", code=2)
     run("study", "tabel", code=2)
 
 

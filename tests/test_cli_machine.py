@@ -54,8 +54,8 @@ def noisy(tmp_path: Path) -> typer.Typer:
 
     def given() -> None:
         print("from a library")
-        (tmp_path / "rows.json").write_text("[1]\n")
-        show(tmp_path / "report.html", ["a finding"], "rows.json")
+        (tmp_path / "figures.json").write_text("[1]\n")
+        show(tmp_path / "report.html", ["a finding"], "figures.json")
 
     app = typer.Typer(cls=PlainErrors)
     app.command("own")(with_json(own))
@@ -128,9 +128,8 @@ def test_options_have_one_name_everywhere() -> None:
     flags = {names: {flag for o in command.params for flag in o.opts} for names, command in EVERY}
     for names in (("evaluate",), ("audit",), ("shift",), ("score", "check")):
         assert {"--data", "--examples", "-n", "--out", "--json", "--root"} <= flags[names]
-    for names in (("study", "table"), ("report",), ("demo",)):
+    for names in (("compare",), ("demo",)):
         assert "--json" in flags[names]
-    assert "--json" not in flags["study", "work"]
 
 
 WAITING = """

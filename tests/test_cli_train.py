@@ -1,4 +1,4 @@
-"""`taser train`, `finetune`, `evaluate`, `study table` and `report`, as a user types them."""
+"""`taser train`, `finetune`, `evaluate`, and `compare`, as a user types them."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taser.compare._comparison_config import TableConfig
+from taser.compare import ComparisonConfig
 from taser.data import load
 from taser.evaluation._record import predictions
 from taser.training import load_trained, read_recipe
@@ -143,30 +143,30 @@ def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> 
     assert "optimiser.rate was 0.003, is 0.5" in said
 
 
-def test_a_table_and_its_report(tmp_path: Path) -> None:
-    recipe = tmp_path / "table.yaml"
+def test_a_comparison_and_its_report(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "table.yaml", tmp_path / "table"
     recipe.write_text(
         "recipe: digits\nmethods: [standard]\n"
         'variants: {"off": [], taser: [regulariser.name=taser]}\n'
         f"overrides: [{', '.join(SMALL)}]\nn: 10\nepsilon: 0.1\nattacks: [fgsm]\n"
     )
-    said = run("study", "table", "--recipe", recipe, "--out", tmp_path / "table", "--jobs", "2")
-    assert "Standard: TASER" in said
-    (tmp_path / "table" / "report.html").unlink()
-    assert "Standard: TASER" in run("report", tmp_path / "table")
-    assert (tmp_path / "table" / "report.html").exists()
-    answer = runner.invoke(app, ["report", str(tmp_path / "table"), "--json"])
-    assert answer.stdout == (tmp_path / "table" / "rows.json").read_text()
-    assert "there is no study in" in run("report", tmp_path, code=1)
+    said = run("compare", recipe, "--out", out, "--jobs", "2")
+    assert "| Standard | + TASER |" in said
+    (out / "report.html").unlink()
+    assert "| Standard | + TASER |" in run("compare", out, "--report")
+    assert (out / "report.html").exists()
+    answer = runner.invoke(app, ["compare", str(out), "--report", "--json"])
+    assert answer.stdout == (out / "figures.json").read_text()
+    assert "there is no comparison in" in run("compare", tmp_path, "--report", code=1)
 
 
 def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `make demo` runs, on less: one method, a short training, a quick attack."""
-    config = TableConfig(
-        methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=SMALL,
-        variants={"off": (), "taser": ("regulariser.name=taser",)},
+    config = ComparisonConfig(
+        methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=[*SMALL],
+        variants={"off": [], "taser": ["regulariser.name=taser"]},
     )  # fmt: skip
-    monkeypatch.setattr("taser.compare._comparison_config.read_table_config", lambda _: config)
+    monkeypatch.setattr("taser.compare._comparison.read_comparison", lambda _: config)
     said = run("demo", "--jobs", "1", "--out", tmp_path)
     assert "| Standard | + TASER |" in said
     assert (tmp_path / "report.html").exists()

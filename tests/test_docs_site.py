@@ -16,8 +16,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBMODULES = [
-    "attacks", "data", "evaluation", "models", "objectives", "probes", "regularisers", "scores",
-    "stein.identities", "training",
+    "attacks", "compare", "data", "evaluation", "models", "objectives", "probes", "regularisers",
+    "scores", "stein.identities", "training",
 ]  # fmt: skip
 FENCE = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
 

@@ -14,8 +14,9 @@ from attacks.victims import digits, undefended
 from far import FAR, far_device
 from taser.attacks import Threat
 from taser.cli import app
-from taser.compare._comparison import do
-from taser.compare._comparison_config import METHODS, TableConfig
+from taser.compare import ComparisonConfig
+from taser.compare._comparison import run_job
+from taser.compare._comparison_config import METHODS
 from taser.evaluation import audit
 from taser.training import read_recipe, train
 
@@ -77,12 +78,12 @@ def test_a_run(method: str, tmp_path: Path) -> None:
     assert train(config, tmp_path).steps == 2
 
 
-def test_a_job_of_a_study(tmp_path: Path) -> None:
-    table = TableConfig(
-        methods=("standard",), overrides=SMALL, n=5, epsilon=0.3, attacks=("pgd",), audited=60
+def test_a_job_of_a_comparison(tmp_path: Path) -> None:
+    config = ComparisonConfig(
+        methods=("standard",), overrides=[*SMALL], n=5, epsilon=0.3, attacks=("pgd",), audited=60
     )
-    job = table.jobs()["0-2-train-0-standard-taser"]
-    assert do(tmp_path / "taser", job, None)["closer"]["residuals"]
+    job = config.jobs()["0-2-train-0-standard-taser"]
+    assert run_job(tmp_path / "taser", job, None)["diagnostics"]["residuals"]
 
 
 def test_commands(tmp_path: Path) -> None:

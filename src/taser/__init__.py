@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from taser import (
         attacks,
+        compare,
         data,
         evaluation,
         models,
         objectives,
         probes,
         regularisers,
+        report,
         scores,
         stein,
         training,
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "Taser", "Threat", "attacks", "audit", "data", "evaluate",
-    "evaluation", "models", "objectives", "probes", "regularisers", "scores", "stein",
-    "stein_residual", "training",
+    "SharedPass", "SteinPenalty", "Taser", "Threat", "attacks", "audit", "compare", "data",
+    "evaluate", "evaluation", "models", "objectives", "probes", "regularisers", "report",
+    "scores", "stein", "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {

@@ -1,14 +1,17 @@
 """An ablation from its settings to its table of changes, at small size; every YAML can be read."""
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
 
 import ablation
-from taser.compare._comparison import do, keep
-from taser.compare._comparison_config import TableConfig, job_name, read_table_config
+from taser.compare import ComparisonConfig, read_comparison, read_results, write_records
+from taser.compare._comparison import run_job
+from taser.compare._comparison_config import job_name
 from taser.compare._jobs import Queue
+from taser.report import write_comparison
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.steps=1",
@@ -16,8 +19,8 @@ QUICK = ["loop.epochs=1", "data.examples=200", "loop.batch=64", "validation.step
 TASER = ["regulariser.name=taser"]
 
 
-def config(variants: dict[str, list[str]]) -> TableConfig:
-    return TableConfig(
+def config(variants: dict[str, list[str]]) -> ComparisonConfig:
+    return ComparisonConfig(
         methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm",), overrides=QUICK,
         variants=variants,
     )  # fmt: skip
@@ -25,19 +28,18 @@ def config(variants: dict[str, list[str]]) -> TableConfig:
 
 def test_from_settings_to_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where the YAML's half-trained score is found
-    shipped = read_table_config("experiments/ablation.yaml").variants
+    shipped = read_comparison("experiments/ablation.yaml").variants
     named = ("off", "taser", "half-trained score", "shuffled scores")
     settings = config({name: shipped[name] for name in named})
     queue = Queue(tmp_path / "runs")
     queue.add(settings.jobs())
-    queue.work(do, queue.names())
+    queue.work(run_job, queue.names())
     assert not queue.failures()
-    kept = Queue(tmp_path / "elsewhere" / "runs")
-    assert len(keep(queue, kept.folder)) == len(named)
-    kept.add(settings.jobs())  # the same jobs in another folder
-    records = [path for path in kept.folder.rglob("*.*") if path.suffix in (".json", ".yaml")]
-    assert records
-    assert not any(str(tmp_path) in path.read_text() for path in records)
+    write_comparison(read_results(tmp_path), tmp_path)
+    assert write_records(tmp_path, tmp_path / "kept") == len(named)
+    kept = lzma.decompress((tmp_path / "kept" / "records.jsonl.xz").read_bytes()).decode()
+    assert "half_trained.py" in kept
+    assert str(tmp_path) not in kept
     ablation.main([str(tmp_path)])
     out = tmp_path / "changes"
     assert "half-trained score" in (out / "table.md").read_text()
@@ -61,7 +63,7 @@ def test_an_older_record_can_be_read(tmp_path: Path) -> None:
 def test_no_run_with_taser_is_said(tmp_path: Path) -> None:
     queue = Queue(tmp_path / "runs")
     queue.add(config({"off": []}).jobs())
-    queue.work(do, queue.names())
+    queue.work(run_job, queue.names())
     with pytest.raises(SystemExit, match="no run with TASER"):
         ablation.main([str(tmp_path)])
 
@@ -71,7 +73,7 @@ def test_no_run_with_taser_is_said(tmp_path: Path) -> None:
 )
 def test_every_yaml_can_be_read(path: Path) -> None:
     """With the recipe of every run."""
-    settings = read_table_config(path)
+    settings = read_comparison(path)
     assert settings.jobs()
     if path.stem == "ablation":
         assert job_name("standard", "t = 10", 0) in settings.jobs()

@@ -149,8 +149,8 @@ def test_a_method_has_to_be_named(tmp_path: Path) -> None:
 
 
 def test_a_study_is_no_recipe_of_a_run() -> None:
-    with pytest.raises(ValueError, match="is a study: `taser study table --recipe studies/digits`"):
-        read_recipe("studies/digits")
+    with pytest.raises(ValueError, match="is a comparison: `taser compare compare/digits`"):
+        read_recipe("compare/digits")
 
 
 def test_a_score_that_nothing_replaces() -> None:
@@ -167,7 +167,7 @@ def test_a_recipe_cannot_extend_itself(tmp_path: Path) -> None:
         read_recipe(path)
 
 
-RUNS = [name for name in shipped_recipes() if not name.startswith("studies/")]  # of many runs
+RUNS = [name for name in shipped_recipes() if not name.startswith("compare/")]  # of many runs
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -1,4 +1,4 @@
-"""`taser evaluate`, `audit`, `shift` and `compare`."""
+"""`taser evaluate`, `taser audit` and `taser shift`."""
 
 import re
 from pathlib import Path
@@ -243,32 +243,3 @@ def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
     if dataset.name in SHIPPED:
         return pretrained(dataset.name).at()
     return Gaussian.fit(dataset.train.rows(subset(len(dataset.train), 10_000)))
-
-
-@with_json
-def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Two or more, made by `taser evaluate`.")],
-    out: Out = Path("out/compare"),
-) -> None:
-    """Models side by side on the same examples, with paired intervals and McNemar's test.
-
-    Example: taser compare out/evaluate/plain out/evaluate/robust --out out/compare
-    """
-    from taser.evaluation import Evaluation
-    from taser.report import _evaluation_report as report
-
-    if len(folders) < 2:
-        raise ValueError("a comparison takes two or more folders of `taser evaluate`")
-    found = {}
-    for folder in folders:
-        path = folder / "evaluation.json"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"there is no evaluation in {folder}: `taser evaluate` makes one"
-            )
-        found[folder.name if folder.name not in found else str(folder)] = Evaluation.from_json(
-            path.read_text()
-        )
-    typer.echo(report.comparison_table(found).markdown())
-    typer.echo(report.differences_table(found).markdown())
-    show(report.write_comparison(found, out), report.comparison_summary(found))

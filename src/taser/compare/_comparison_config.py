@@ -1,53 +1,59 @@
-"""A table as users write it: YAML."""
+"""What a comparison trains and evaluates: its configuration, read from YAML, and its runs."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from pydantic.dataclasses import dataclass
 
-from taser._names import hint
-from taser.attacks import Threat, fraction
+from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
+from taser.attacks import Threat
 from taser.attacks._named import NAMES
 from taser.attacks._threat import shown
 from taser.training import read_recipe
-from taser.training._recipes import find_recipe
+from taser.training._recipes import FOLDER, find_recipe
 
+Job = dict[str, Any]
+"""The settings of one run, as JSON."""
 Candidates = list[list[str]]
 """Settings to try, each a list of overrides."""
 
+METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
+THREAT = {"norm", "epsilon"}  # the keys of a threat
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=SETTINGS)
 class Search:
-    """Which settings are tried, how short, and by what one is taken.
+    """Which settings are tried on the validation split, and how one of them is chosen.
 
     candidates
-        By variant, a list of lists of overrides, one short run each, or such a list by method.
-        What "off" finds, such as its learning rate, all variants take over. The others that are
-        named get equally many.
+        By variant, a list of lists of overrides, one run each, or such a list by method.
+        All variants take over what "off" finds, such as its learning rate. The other variants
+        that are named get equally many candidates.
     overrides
         What makes the runs short.
     shared
-        By method, the method whose findings it takes instead of runs of its own.
+        By method, the method whose findings it takes instead of a search of its own.
     clean_cost
         By method, how much clean accuracy on the validation split a variant may lose against "off"
-        for the candidate with the highest robust accuracy to be taken.
+        for the candidate with the highest robust accuracy to be chosen.
     """
 
-    candidates: dict[str, Candidates | dict[str, Candidates]]
+    candidates: dict[str, Any] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
-    clean_cost: dict[str, float] = field(default_factory=dict)
+    clean_cost: dict[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lists = isinstance(self.candidates, dict) and all(
-            isinstance(tried, list) and all(_overrides(one) for one in tried)
+        valid = all(
+            isinstance(tried, list) and all(_is_overrides(one) for one in tried)
             for tried in self._lists()
         )
-        if not lists:
+        if not valid:
             raise ValueError(
                 "search.candidates should be lists of lists of overrides by variant, such as "
                 f"{{'off': [[optimiser.rate=0.1]]}}, or by variant and method; got "
@@ -61,7 +67,7 @@ class Search:
             yield from tried.values() if isinstance(tried, dict) else [tried]
 
     def of(self, variant: str, method: str) -> Candidates:
-        """What is tried for a variant of a method that is searched; nothing if it is not named."""
+        """The candidates of a variant of a method; none if the variant is not named."""
         tried = self.candidates.get(variant, [])
         if not isinstance(tried, dict):
             return tried
@@ -84,43 +90,37 @@ class Search:
                 )
 
     def source(self, method: str) -> str:
-        """The method that is searched for this one."""
+        """The method whose search this one uses."""
         return self.shared.get(method, method)
 
     def sources(self, methods: Iterable[str]) -> list[str]:
-        """The methods that are searched, for these."""
+        """The methods that are searched."""
         return list(dict.fromkeys(self.source(method) for method in methods))
 
 
-def _overrides(candidate: object) -> bool:
+def _is_overrides(candidate: object) -> bool:
     return isinstance(candidate, list) and all(isinstance(one, str) for one in candidate)
 
 
-Found = Mapping[str, Any]
-"""A finished short run: {"clean": …, "robust": …} on the validation split, and its overrides."""
+def best(
+    runs: Sequence[Mapping[str, Any]], *, floor: float = 0.0, measure: str = "robust"
+) -> Mapping[str, Any]:
+    """The run with the highest `measure` among those with a clean accuracy of at least `floor`.
 
-
-def best(found: Sequence[Found], *, floor: float = 0.0, measure: str = "robust") -> Found:
-    """The highest `measure` among those with a clean accuracy of `floor` or more.
-
-    If none has that, the highest clean accuracy.
+    If there is none, the run with the highest clean accuracy.
 
     >>> runs = [{"clean": 0.9, "robust": 0.2}, {"clean": 0.8, "robust": 0.4}]
     >>> best(runs)["robust"], best(runs, floor=0.85)["robust"], best(runs, floor=0.95)["robust"]
     (0.4, 0.2, 0.2)
     """
-    allowed = [run for run in found if run["clean"] >= floor]
+    allowed = [run for run in runs if run["clean"] >= floor]
     if not allowed:
-        return max(found, key=lambda run: run["clean"])
+        return max(runs, key=lambda run: run["clean"])
     return max(allowed, key=lambda run: run[measure])
 
 
-METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
-THREAT = {"norm", "epsilon"}  # the keys of a threat
-
-
-@dataclass(frozen=True)
-class TableConfig:
+@dataclass(frozen=True, config=SETTINGS)
+class ComparisonConfig:
     """Methods × variants × seeds; "off" is the variant that the others are compared with.
 
     recipe
@@ -132,18 +132,18 @@ class TableConfig:
         The variants that are trained from scratch, "off" among them; by default all.
     finetune
         Overrides of fine-tuning: each variant starts from the best weights of the method's "off"
-        run, and the variant "off" itself is trained on for as long, as a fair control.
+        run. The variant "off" is trained on for as long, as a fair control.
     search
         Settings to be chosen on the validation split before anything else.
     n, epsilon, norm, attacks
-        Of the evaluation, on the same n test examples for all. {"spsa": 100} as `fewer` tries an
-        attack on fewer of them, where it is too slow for all.
+        Of the evaluation, on the same n test examples for all runs. {"spsa": 100} as `fewer` tries
+        an attack on fewer of them, where it is too slow for all.
     unseen
-        Threats that training did not know, such as [{"norm": "l2", "epsilon": 0.6}]: every run is
-        judged under them as well, by the attacks that are tried on all n. They may be added to a
-        study whose runs are finished, while the weights are there.
+        Threats that training did not use, such as [{"norm": "l2", "epsilon": 0.6}]: every run is
+        evaluated under them as well, by the attacks that are tried on all n. They may be added
+        after the runs are finished, while the weights exist.
     audited
-        How many test examples the runs of the variant "taser" are audited on, or twice as many
+        On how many test examples the runs of the variant "taser" are audited, or twice as many
         and so on while too few are right; none by default.
     """
 
@@ -158,29 +158,21 @@ class TableConfig:
     finetune: list[str] | None = None
     search: Search | None = None
     seeds: tuple[int, ...] = (0,)
-    n: int = 1000
-    epsilon: float = 8 / 255
-    norm: str = "linf"
+    n: Count = 1000
+    epsilon: Number = 8 / 255
+    norm: Literal["linf", "l2"] = "linf"
     attacks: tuple[str, ...] = ("autoattack", "spsa")
-    fewer: dict[str, int] = field(default_factory=dict)
-    unseen: list[dict[str, Any]] = field(default_factory=list)
-    audited: int = 0
+    fewer: dict[str, Count] = field(default_factory=dict)
+    unseen: list[Any] = field(default_factory=list)
+    audited: Whole = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", fraction(self.epsilon))
-        for name in ("methods", "seeds", "attacks"):
-            object.__setattr__(self, name, tuple(_listed(name, getattr(self, name))))
-        for name, overrides in self.variants.items():
-            _listed(f"variants: {name}", overrides)
         if "off" not in self.variants or "off" not in (self.scratch or ("off",)):
             raise ValueError(
                 'variants need one called off (in YAML in quotes, "off"), which the others are '
                 "compared with"
             )
         self._check_evaluation()
-        if isinstance(self.search, dict):
-            check_keys("search", self.search, Search)
-            object.__setattr__(self, "search", Search(**self.search))
         tried = self.search.candidates if self.search else ()
         named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
         for key, variants in named.items():
@@ -191,15 +183,12 @@ class TableConfig:
             self.search.check_fair(self.methods)
 
     def _check_evaluation(self) -> None:
-        """What every run would otherwise fail by after its training."""
-        Threat(self.norm, self.epsilon)  # type: ignore[arg-type]
+        """Raise now what would otherwise fail after a training."""
+        Threat(self.norm, self.epsilon)
         for attack in (*self.attacks, *self.fewer):
             if attack not in NAMES:
                 raise ValueError(f"there is no attack {attack!r}: {', '.join(NAMES)}")
-        for name, count in {"n": self.n, **self.fewer}.items():
-            if count < 1:
-                raise ValueError(f"{name} should be at least 1 example; got {count}")
-        for threat in _listed("unseen", self.unseen):
+        for threat in self.unseen:
             if not isinstance(threat, dict) or "epsilon" not in threat or set(threat) - THREAT:
                 raise ValueError(
                     f"unseen needs threats such as {{norm: l2, epsilon: 0.6}}; got {threat}"
@@ -209,7 +198,7 @@ class TableConfig:
             raise ValueError("unseen needs an attack that is tried on all n examples")
 
     def check_runs(self) -> None:
-        """Read the recipe of every run with its overrides, so that a mistake is told at once."""
+        """Read the recipe of every run with its overrides, so that mistakes show early."""
         jobs = [job for job in self.jobs().values() if "recipe" in job]
         for job in jobs:
             read_recipe(job["recipe"], [*job["overrides"], *job.get("candidate", [])])
@@ -220,90 +209,86 @@ class TableConfig:
                 f"{min(both)} is searched for, and set by finetune or tuned: leave out one of them"
             )
 
-    def jobs(self) -> dict[str, dict[str, Any]]:
-        """Every run, by a name whose order is that of the work, but for what waits for others."""
-        found: dict[str, dict[str, Any]] = {}
+    def jobs(self) -> dict[str, Job]:
+        """Every run by its name. The order of names is that of the work."""
+        found: dict[str, Job] = {}
         for name, job in self._jobs():
             if name in found:
                 raise ValueError(f"two runs would be called {name}: give variants other names")
             found[name] = job
         return found
 
-    def _jobs(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _jobs(self) -> Iterator[tuple[str, Job]]:
         if self.search is not None:
             for method in self.search.sources(self.methods):
-                yield from self._searches(self.search, method)
+                yield from self._search_jobs(self.search, method)
         for seed in self.seeds:
             for method in self.methods:
                 for variant in self.variants:
                     if self.scratch is None or variant in self.scratch:
-                        run = self._run(method, variant, seed)
-                        yield from self._judged_too(job_name(method, variant, seed), run)
+                        job = self._run(method, variant, seed)
+                        yield from self._with_unseen(job_name(method, variant, seed), job)
                 if self.finetune is not None:
                     start = {"start": job_name(method, "off", seed)}
                     for variant in self.variants:
-                        run = {**self._run(method, variant, seed, self.finetune), **start}
+                        job = {**self._run(method, variant, seed, self.finetune), **start}
                         name = job_name(method, variant, seed, "3-tune")
-                        yield from self._judged_too(name, run)
+                        yield from self._with_unseen(name, job)
 
-    def _judged_too(self, name: str, run: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A run, and then its network under each threat that it was not trained for."""
-        yield name, run
-        attacks = {a: n for a, n in run["evaluation"]["attacks"].items() if a not in self.fewer}
-        for asked in self.unseen:
-            threat = Threat(**asked)
+    def _with_unseen(self, name: str, job: Job) -> Iterator[tuple[str, Job]]:
+        """A run, and the evaluations of its network under each unseen threat."""
+        yield name, job
+        attacks = {a: n for a, n in job["evaluation"]["attacks"].items() if a not in self.fewer}
+        for threat in (Threat(**given) for given in self.unseen):
             evaluation = {
                 "n": self.n, "epsilon": threat.epsilon, "norm": threat.norm, "attacks": attacks
             }  # fmt: skip
             short = f"{threat.norm}-{shown(threat.epsilon).replace('/', '_')}"
             yield f"{name}-{short}", {"judged": name, "evaluation": evaluation}
 
-    def _searches(self, search: Search, method: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The short runs for one method; those of a variant begin when "off" has its settings."""
+    def _search_jobs(self, search: Search, method: str) -> Iterator[tuple[str, Job]]:
+        """The short runs for one method; those of a variant need the settings of "off"."""
         for variant in search.candidates:
             for number, candidate in enumerate(search.of(variant, method)):
                 yield (
                     f"{job_name(method, variant, 0, '1-search')}-{number}",
                     {
-                        **self._job(method, variant, 0, search.overrides),
+                        **self._training(method, variant, 0, search.overrides),
                         "candidate": candidate,
                         "choices": self._choices(method, "off") if variant != "off" else [],
                     },
                 )
 
     def _choices(self, method: str, variant: str) -> list[dict[str, Any]]:
-        """Which searches a run waits for, and how their winners are taken."""
+        """The searches that a run needs, and how each is decided."""
         if self.search is None:
             return []
         source = self.search.source(method)
         cost = self.search.clean_cost.get(source)
-        found = []
-        for name in dict.fromkeys(("off", variant)):
-            tried = range(len(self.search.of(name, source)))
-            if tried:
-                found.append({
-                    "among": [f"{job_name(source, name, 0, '1-search')}-{i}" for i in tried],
-                    "measure": "clean" if source == "standard" and name == "off" else "robust",
-                    "clean_cost": None if name == "off" else cost,
-                })  # fmt: skip
-        return found
+        return [
+            {
+                "among": [f"{job_name(source, name, 0, '1-search')}-{i}" for i in range(tried)],
+                "measure": "clean" if source == "standard" and name == "off" else "robust",
+                "clean_cost": None if name == "off" else cost,
+            }
+            for name in dict.fromkeys(("off", variant))
+            if (tried := len(self.search.of(name, source)))
+        ]
 
-    def _run(
-        self, method: str, variant: str, seed: int, more: list[str] | None = None
-    ) -> dict[str, Any]:
-        """A run of the table itself, with its evaluation."""
-        judged = {
+    def _run(self, method: str, variant: str, seed: int, more: list[str] | None = None) -> Job:
+        """A run of the table with its evaluation; `more`: the overrides of fine-tuning."""
+        evaluation = {
             "n": self.n, "epsilon": self.epsilon, "norm": self.norm,
             "attacks": {attack: self.fewer.get(attack, self.n) for attack in self.attacks},
         }  # fmt: skip
         return {
-            **self._job(method, variant, seed, more or []),
-            "finetuned": more is not None, "evaluation": judged,
+            **self._training(method, variant, seed, more or []),
+            "finetuned": more is not None, "evaluation": evaluation,
             "audited": self.audited if variant == "taser" else 0,
             "choices": self._choices(method, variant),
         }  # fmt: skip
 
-    def _job(self, method: str, variant: str, seed: int, more: list[str]) -> dict[str, Any]:
+    def _training(self, method: str, variant: str, seed: int, more: list[str]) -> Job:
         tuned = self.tuned.get(variant, {}).get(method, [])
         overrides = [*self.overrides, *more, *self.variants[variant], *tuned]
         return {
@@ -323,33 +308,23 @@ def _keys(overrides: Iterable[str]) -> set[str]:
     return {override.partition("=")[0] for override in overrides}
 
 
-def _listed(name: str, given: object) -> Iterable[Any]:
-    if not isinstance(given, list | tuple):
-        raise ValueError(f"{name} should be a list, such as [{given}]; got {given!r}")
-    return given
-
-
-def check_keys(where: str, content: Any, kind: type) -> None:
-    """Raise unless `content` has only keys that the dataclass `kind` knows."""
-    known = {field.name for field in fields(kind)}
-    if not isinstance(content, dict):
-        raise ValueError(f"{where} should have the keys {', '.join(sorted(known))}; got {content}")
-    if wrong := sorted(set(map(str, content)) - known):
-        raise ValueError(
-            f"{where}: there is no {', '.join(wrong)}{hint(wrong[0], known)}; the keys are "
-            f"{', '.join(sorted(known))}"
-        )
-
-
-def read_table_config(name: Path | str) -> TableConfig:
-    """A table's YAML, such as the shipped studies/digits; unknown keys are refused."""
+def read_comparison(name: Path | str) -> ComparisonConfig:
+    """The configuration in a YAML file, or a shipped one such as "digits"; checked as a whole."""
+    shipped = FOLDER / "compare" / f"{name}.yaml"
+    recipe = f"{name} is the recipe of a run: `taser train --recipe {name}`"
     try:
-        content = yaml.safe_load(find_recipe(name).read_text())
+        path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
+    except ValueError:
+        read_recipe(name)  # raises if it is no recipe either
+        raise ValueError(recipe) from None
+    try:
+        content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{name} is no YAML: {error}") from None
-    if isinstance(content, dict) and ("loop" in content or "extends" in content):
-        raise ValueError(f"{name} is the recipe of a run: `taser train --recipe {name}`")
-    check_keys(str(name), content, TableConfig)
-    table = TableConfig(**content)
-    table.check_runs()
-    return table
+    if isinstance(content, dict) and content.keys() & {"data", "loop", "extends"}:
+        raise ValueError(recipe)
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} should hold keys such as methods and variants; got {content!r}")
+    config = from_mapping(ComparisonConfig, content, str(name))
+    config.check_runs()
+    return config

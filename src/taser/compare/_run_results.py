@@ -1,113 +1,53 @@
-"""From runs to the rows of the paper's tables: averaged over seeds, compared example by example."""
+"""Results of a comparison: every run, and rows that average seeds and pair examples."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from taser._progress import Progress
+from taser._files import write_atomically
 from taser.attacks import Threat
-from taser.data import Split
-from taser.evaluation import Evaluation, evaluate, subset
-from taser.evaluation._corruptions import CORRUPTIONS
-from taser.evaluation._shift import shift
-from taser.evaluation._statistics import (
+from taser.evaluation import (
+    Evaluation,
     Interval,
     accuracy_interval,
     difference_interval,
     retrained_interval,
 )
 
-from ._jobs import Queue
-
-
-def judged(
-    model: nn.Module, folder: Path, test: Split, asked: dict[str, Any], progress: Progress | None
-) -> list[dict[str, Any]]:
-    """One record for all attacks on the same number of examples."""
-    sizes = dict.fromkeys(asked["attacks"].values())
-    return [
-        json.loads(
-            evaluate(
-                model, test.x, test.y,
-                threat=Threat(asked["norm"], asked["epsilon"], *test.box),
-                attacks=[name for name, size in asked["attacks"].items() if size == n], n=n,
-                out=folder / f"evaluation-{n}", progress=progress,
-            ).to_json()
-        )
-        for n in sorted(sizes, reverse=True)
-    ]  # fmt: skip
-
-
-def corruption_accuracy(
-    model: nn.Module, test: Split, n: int, progress: Progress | None = None
-) -> dict[str, Any] | None:
-    """Right answers to n test pictures under every corruption and severity; as JSON.
-
-    of: how many times each was asked; right: how often rightly, (n,); kinds: the share of right
-    answers to each kind of corruption. None for what is no picture.
-    """
-    if not test.is_images:
-        return None
-    rows = subset(len(test), n)
-    found = shift(model, test.rows(rows), test.y[rows], progress=progress)
-    kinds: dict[str, list[Tensor]] = {}
-    for corruption in CORRUPTIONS:
-        if corruption.name in found.correct:
-            kinds.setdefault(corruption.kind, []).append(found.correct[corruption.name])
-    every = torch.cat(list(found.correct.values()))  # (corruptions · severities, n)
-    return {
-        "of": len(every), "right": every.sum(0).tolist(),
-        "kinds": {kind: float(torch.cat(own).float().mean()) for kind, own in kinds.items()},
-    }  # fmt: skip
-
-
-def verdicts(found: dict[str, Any]) -> Tensor:
-    """(k, n) bool with as many right answers an example as :func:`corruption_accuracy` counts."""
-    return torch.arange(found["of"])[:, None] < torch.tensor(found["right"])
-
-
-def results(queue: Queue) -> list["RunResult"]:
-    """Every finished run of a queue, without those of a search."""
-    found = [queue.result(name) for name in queue.names()]
-    return [RunResult(entry) for entry in found if entry is not None and "closer" in entry]
-
-
-def unseen(queue: Queue) -> dict[Threat, list["RunResult"]]:
-    """The same runs as judged under each threat that training did not know."""
-    found: dict[Threat, list[RunResult]] = {}
-    for name in queue.names():
-        entry = queue.result(name)
-        if entry is not None and "judged" in entry:
-            trained = queue.result(entry["judged"])
-            assert trained is not None  # it was judged
-            run = RunResult({**trained, "records": entry["records"]})
-            found.setdefault(run.evaluations[0].threat, []).append(run)
-    return found
+from ._comparison_records import FILE, Record, read_evaluation, read_records, records_file
 
 
 class RunResult:
     """One run's figures and its verdict on each example.
 
-    evaluations: the records, that on the most examples first; the others are on some of these.
-    validation: "clean" and "robust" accuracy of the same weights on the validation split.
-    closer: accuracy over ε, residuals and an audit, see :mod:`taser.compare._diagnostics`.
+    evaluations: the one on the most examples first; the others are on some of these. validation:
+    "clean" and "robust" accuracy of the same weights on the validation split. diagnostics: accuracy
+    over ε, sensitivity, residuals, corruptions and an audit, each if it was made.
     """
 
-    def __init__(self, entry: dict[str, Any]) -> None:
-        self.method: str = entry["method"]
-        self.variant: str = entry["variant"]
-        self.seed: int = entry["seed"]
-        self.finetuned: bool = entry["finetuned"]
-        self.chosen: list[str] = entry["chosen"]
-        self.seconds_per_example: float = entry["seconds_per_example"]
-        self.validation: dict[str, float] = {name: entry[name] for name in ("clean", "robust")}
-        self.closer: dict[str, Any] = entry["closer"]
-        self.evaluations = [Evaluation.from_json(json.dumps(each)) for each in entry["records"]]
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        result = record["result"]
+        self.method: str = result["method"]
+        self.variant: str = result["variant"]
+        self.seed: int = result["seed"]
+        self.finetuned: bool = result["finetuned"]
+        self.chosen: list[str] = result["chosen"]
+        self.seconds_per_example: float = result["seconds_per_example"]
+        self.validation: dict[str, float] = {name: result[name] for name in ("clean", "robust")}
+        self.diagnostics: dict[str, Any] = record["diagnostics"]
+        self.evaluations: list[Evaluation] = list(map(read_evaluation, record["evaluations"]))
+
+    @property
+    def threat(self) -> Threat:
+        """Of the evaluation."""
+        return self.evaluations[0].threat
 
     @property
     def attacks(self) -> list[str]:
@@ -117,39 +57,31 @@ class RunResult:
     def correct(self, measure: str) -> Tensor:
         """(n,) bool: right when clean, under one attack, or in the worst case over all.
 
-        "corrupted" is asked k times of each example: (k, n).
+        "corrupted" has k answers to each example: (k, n).
         """
         if measure == "corrupted":
-            return verdicts(self.closer["corrupted"])
+            found = self.diagnostics["corrupted"]
+            return torch.arange(found["of"])[:, None] < torch.tensor(found["right"])
         first = self.evaluations[0]
         if measure == "clean":
             return first.clean
         if measure == "worst":
-            standing = first.robust.clone()
+            correct = first.robust.clone()
             for fewer in self.evaluations[1:]:
-                standing[torch.isin(first.index, fewer.index)] &= fewer.robust
-            return standing
+                correct[torch.isin(first.index, fewer.index)] &= fewer.robust
+            return correct
         return next(e for e in self.evaluations if measure in e.attacks).attacks[measure].correct
-
-    @property
-    def average(self) -> float | None:
-        """(AutoAttack + SPSA)/2, the paper's headline, if both were run."""
-        if not {"autoattack", "spsa"} <= set(self.attacks):
-            return None
-        both = [self.correct(name).float().mean() for name in ("autoattack", "spsa")]
-        return float(sum(both) / 2)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method with one variant, against the baseline, by default the method alone.
+    """One method with one variant, against a baseline, by default the variant "off".
 
     accuracy: by measure ("clean", "corrupted", each attack, "worst"), shares with 95 % intervals;
     gain: the paired difference to the baseline, None for itself, with its interval over examples;
     gain_range: that of the lowest and the highest seed; gain_retrained: with its interval over
-    examples and trainings, None for one seed; average: (AutoAttack + SPSA)/2 if both were run;
-    milliseconds: of training for each example; overhead: over the baseline; n: by measure,
-    examples, which every seed answers; chosen: what the search took.
+    examples and trainings, None for one seed; milliseconds: of training for each example; overhead:
+    over the baseline; n: by measure, examples, the same for every seed; chosen: by the search.
     """
 
     method: str
@@ -159,7 +91,6 @@ class Row:
     gain: dict[str, Interval] | None
     gain_range: dict[str, tuple[float, float]] | None
     gain_retrained: dict[str, Interval] | None
-    average: float | None
     milliseconds: float
     overhead: float | None
     seeds: int
@@ -171,19 +102,94 @@ class Row:
         """The measure that counts."""
         return headline(list(self.accuracy))
 
-    def supported(self, measure: str) -> bool:
-        """Whether the gain's interval lies above zero."""
-        return self.gain is not None and self.gain[measure].low > 0
+    @property
+    def verdict(self) -> str:
+        """Whether the gain in the headline measure is significant; "" for the baseline."""
+        return "" if self.gain is None else verdict(self.gain[self.headline])
 
-    def lasting(self, measure: str) -> bool:
-        """Whether it is, and by the scatter of several trainings, too."""
-        retrained = self.gain_retrained
-        return self.supported(measure) and retrained is not None and retrained[measure].low > 0
+
+def verdict(gain: Interval) -> str:
+    """What a paired 95 % interval says."""
+    if gain.excludes_zero():
+        return "significant gain" if gain.low > 0 else "significant loss"
+    return "no significant difference"
 
 
 def headline(measures: Sequence[str]) -> str:
     """The measure that counts: AutoAttack, or the last there is."""
     return "autoattack" if "autoattack" in measures else measures[-1]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a comparison has found so far.
+
+    records: of all runs, those of the search and unfinished ones included, as in results/README.md;
+    runs: the finished runs of the table.
+    """
+
+    folder: Path
+    records: list[Record]
+    runs: list[RunResult]
+
+    @property
+    def measures(self) -> list[str]:
+        """What all runs were evaluated by; older records have no corruptions."""
+        attacks = self.runs[0].attacks
+        sizes = {run.diagnostics.get("corrupted", {}).get("of") for run in self.runs}
+        corrupted = ["corrupted"] if len(sizes) == 1 and None not in sizes else []
+        return ["clean", *corrupted, *attacks, *(["worst"] if len(attacks) > 1 else [])]
+
+    @cached_property
+    def unseen(self) -> dict[Threat, list[RunResult]]:
+        """The runs as evaluated under each threat that training did not use."""
+        trained = {run.record["run"]: run.record for run in self.runs}
+        found: dict[Threat, list[RunResult]] = {}
+        for record in self.records:
+            if "judged" in record["job"] and "evaluations" in record:
+                again = {"evaluations": record["evaluations"]}
+                run = RunResult({**trained[record["job"]["judged"]], **again})
+                found.setdefault(run.threat, []).append(run)
+        return found
+
+    def rows(self, *, baseline: str = "off") -> list[Row]:
+        """A row for each method and variant; gains are over the variant `baseline`."""
+        if baseline == "off":
+            return self._rows
+        return rows(self.runs, self.measures, baseline=baseline)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        return rows(self.runs, self.measures)
+
+    def figures(self) -> str:
+        """The rows as JSON."""
+        return json.dumps({"rows": [asdict(row) for row in self.rows()]}, indent=1) + "\n"
+
+
+def read_results(folder: Path | str) -> Results:
+    """The finished runs of a comparison, from its folder or from a folder of records."""
+    records = read_records(Path(folder))
+    runs = [RunResult(record) for record in records if "diagnostics" in record]
+    if not runs:
+        raise ValueError(f"no run in {folder} is finished yet")
+    return Results(Path(folder), records, runs)
+
+
+def write_records(folder: Path | str, out: Path | str) -> int:
+    """Keep a comparison without its weights: table.md, figures.json and records.jsonl.xz in `out`.
+
+    The table is that of the report in `folder`. Returns the number of finished runs, those of the
+    search included.
+    """
+    results, table = read_results(folder), Path(folder) / "table.md"
+    if not table.is_file():
+        raise ValueError(f"there is no table.md in {folder}: `taser compare {folder} --report`")
+    out = Path(out)
+    write_atomically(out / FILE, records_file(results.records))
+    write_atomically(out / "figures.json", results.figures())
+    write_atomically(out / "table.md", table.read_bytes())
+    return sum("result" in record for record in results.records)
 
 
 def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:
@@ -193,14 +199,14 @@ def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = 
         groups.setdefault((run.finetuned, run.method, run.variant), []).append(run)
     found = []
     for (finetuned, method, variant), group in groups.items():
-        off = groups.get((finetuned, method, baseline), [])
-        paired = _paired(group, off) if variant != baseline else ([], [])
-        found.append(_row(method, variant, finetuned, group, paired, measures))
+        off = {run.seed: run for run in groups.get((finetuned, method, baseline), [])}
+        pairs = [(run, off[run.seed]) for run in group if run.seed in off]
+        found.append(_row(group, pairs if variant != baseline else [], measures))
     return found
 
 
 def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Methods as they come, of each "off" first, then "taser"; a queue goes by names."""
+    """Methods in their own order, and of each "off" first, then "taser"."""
     methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
 
     def place(run: RunResult) -> tuple[int, bool, bool]:
@@ -210,59 +216,44 @@ def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
     return sorted(runs, key=place)
 
 
-def _paired(
-    group: list[RunResult], off: list[RunResult]
-) -> tuple[list[RunResult], list[RunResult]]:
-    """The runs of both that share a seed, in the same order."""
-    seeds = {run.seed: run for run in off}
-    both = [(run, seeds[run.seed]) for run in group if run.seed in seeds]
-    return [run for run, _ in both], [run for _, run in both]
-
-
 def _row(
-    method: str,
-    variant: str,
-    finetuned: bool,
-    group: list[RunResult],
-    paired: tuple[list[RunResult], list[RunResult]],
-    measures: Sequence[str],
+    group: list[RunResult], pairs: list[tuple[RunResult, RunResult]], measures: Sequence[str]
 ) -> Row:
-    ours, theirs = paired
-    averages = [run.average for run in group]
-    known = [average for average in averages if average is not None]
+    ours, theirs = [run for run, _ in pairs], [other for _, other in pairs]
+    gain = {m: difference_interval(_stacked(ours, m), _stacked(theirs, m))
+            for m in measures if pairs}  # fmt: skip
+    retrained = {m: retrained_interval(_answers(ours, m), _answers(theirs, m))
+                 for m in measures if len(pairs) > 1}  # fmt: skip
     return Row(
-        method, variant, finetuned,
-        {m: accuracy_interval(_verdicts(group, m)) for m in measures},
-        {m: difference_interval(_verdicts(ours, m), _verdicts(theirs, m)) for m in measures}
-        if ours else None,
-        {m: _range(ours, theirs, m) for m in measures} if ours else None,
-        {m: retrained_interval(_answers(ours, m), _answers(theirs, m)) for m in measures}
-        if len(ours) > 1 else None,
-        sum(known) / len(known) if known else None,
-        _milliseconds(group), _milliseconds(ours) / _milliseconds(theirs) if ours else None,
-        len(group), {m: group[0].correct(m).shape[-1] for m in measures}, tuple(group[0].chosen),
+        group[0].method, group[0].variant, group[0].finetuned,
+        accuracy={m: accuracy_interval(_stacked(group, m)) for m in measures},
+        gain=gain or None,
+        gain_range={m: _range(pairs, m) for m in measures} if pairs else None,
+        gain_retrained=retrained or None,
+        milliseconds=_milliseconds(group),
+        overhead=_milliseconds(ours) / _milliseconds(theirs) if pairs else None,
+        seeds=len(group), n={m: group[0].correct(m).shape[-1] for m in measures},
+        chosen=tuple(group[0].chosen),
     )  # fmt: skip
 
 
-def _verdicts(runs: list[RunResult], measure: str) -> Tensor:
-    """(k, n): right or wrong by every seed, as often as it was asked, on every example."""
-    return torch.cat([torch.atleast_2d(answers) for answers in _answers(runs, measure)])
-
-
-def _answers(runs: list[RunResult], measure: str) -> list[Tensor]:
-    """Right or wrong by each seed: (n,), or (c, n) where an example is asked several times."""
+def _answers(runs: Sequence[RunResult], measure: str) -> list[Tensor]:
     return [run.correct(measure) for run in runs]
 
 
-def _range(ours: list[RunResult], theirs: list[RunResult], measure: str) -> tuple[float, float]:
+def _stacked(runs: Sequence[RunResult], measure: str) -> Tensor:
+    """(k, n): the answers of every seed, and of every corruption."""
+    return torch.cat([torch.atleast_2d(run.correct(measure)) for run in runs])
+
+
+def _range(pairs: Sequence[tuple[RunResult, RunResult]], measure: str) -> tuple[float, float]:
     """The lowest and the highest gain of a seed."""
     gains = [
         float(one.correct(measure).double().mean() - other.correct(measure).double().mean())
-        for one, other in zip(ours, theirs, strict=True)
+        for one, other in pairs
     ]
     return min(gains), max(gains)
 
 
-def _milliseconds(runs: list[RunResult]) -> float:
-    """Of training, for each example."""
+def _milliseconds(runs: Sequence[RunResult]) -> float:
     return 1000 * sum(run.seconds_per_example for run in runs) / len(runs)

@@ -1,181 +1,152 @@
-"""The report of a table of methods: page, Markdown, LaTeX and JSON."""
+"""The report of a comparison: page, Markdown, LaTeX and JSON."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import taser
 from taser._files import write_atomically
-from taser.compare._jobs import Queue
-from taser.compare._run_results import Row, RunResult
-from taser.training._log import read_log
+from taser.compare import Results
 
-from . import _method_figures as closer
-from ._method_figures import generalisation_table, training_figure
-from ._method_tables import (
-    Finished,
-    control_summary,
-    control_tables,
-    detail_table,
+from ._comparison_figures import (
+    draw_curves,
     draw_frontier,
+    draw_images,
+    draw_residuals,
+    panels,
+    training_figure,
+    validations,
+)
+from ._comparison_tables import (
+    audit_table,
+    corrupted_table,
+    cost_table,
+    equal_clean_table,
+    generalisation_table,
     main_table,
-    paper_table,
-    percent,
-    search_section,
+    penalty_table,
+    search_table,
     seed_table,
-    summary,
-    title_of,
-    unseen_summary,
+    sensitivity_table,
     unseen_tables,
 )
 from ._page import Block, Page, Picture, Table, png
-
-NEXT = (  # the last line of all
-    "Where to look next: README.md for two lines in your own loop, docs/training.md to train and "
-    "fine-tune, docs/audit.md to judge a model that you were handed."
-)
-
-
-def conclusion(rows: Sequence[Row], runs: Sequence[RunResult]) -> list[str]:
-    """What happened, for someone who has read nothing yet."""
-    found = {(row.method, row.variant): row for row in rows}
-    plain, ours = found["standard", "off"], found["standard", "taser"]
-    epsilon = runs[0].evaluations[0].threat.epsilon
-    clean, broken = (percent(plain.accuracy[m].value) for m in ("clean", "worst"))
-    kept, standing = (percent(ours.accuracy[m].value) for m in ("clean", "worst"))
-    return [
-        f"A network trained in the ordinary way reads {clean} % of the test digits, and {broken} % "
-        f"once an attacker may move every pixel by {epsilon:g} of its range; trained with TASER it "
-        f"reads {kept} % and {standing} % (n = {ours.n['worst']}).",
-        _audited([run.closer["audit"]["verdict"] for run in runs if "audit" in run.closer]),
-    ]
-
-
-def _audited(verdicts: Sequence[str]) -> str:
-    if "do not trust" in verdicts:
-        return "The audit found checks that fail: do not believe these figures before reading it."
-    if verdicts and all(verdict == "trust" for verdict in verdicts):
-        return "The audit found nothing that says these figures come from hidden gradients."
-    return "The audit could not be made for every run, so nothing says yet whether to believe them."
-
 
 FRONTIER = (
     "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
     "lies above the other at the same clean accuracy."
 )
-CURVES = (
+TRAINING = (
     "Validation accuracy over training, first seed: solid under a short PGD, dashed clean; dots: "
     "where the evaluated weights come from (another epoch's have another clean accuracy). "
     "A solid line that falls while training goes on is robust overfitting."
 )
+CURVES = (
+    "Accuracy as ε grows, under PGD on the margin (20 steps, 2 starts: a quick upper bound) "
+    "on {n} test examples, first seed; dashed: the ε of the table. It should fall to zero."
+)
+RESIDUALS = (
+    "The residual σ s·∇m on {n} test examples, without and with TASER: how much the margin changes "
+    "along directions off the data. The penalty makes it small."
+)
+IMAGES = (
+    "Test images; the attacked images that break the first network of the table; the difference; "
+    "the score s(x), which points from an image to where images are likely."
+)
 
-Section = tuple[str, Sequence[Block]]
+Section = tuple[str, list[Block]]
 
 
-def tables(found: Sequence[Row]) -> list[Table]:
-    """Accuracies, their scatter and details: from scratch and fine-tuned, what there is."""
-    kinds = [kind for kind in (False, True) if any(row.finetuned == kind for row in found)]
-    made = (main_table, seed_table, detail_table)
-    every = [table(found, finetuned=kind) for kind in kinds for table in made]
-    return [table for table in every if table is not None]
+def write_comparison(results: Results, out: Path | str, *, title: str | None = None) -> Path:
+    """report.html, table.md, table.tex and figures.json in `out`; the page's path.
 
-
-def write(
-    study: Finished,
-    out: Path,
-    *,
-    title: str,
-    conclusion: Sequence[str] = (),
-    closing: Sequence[str] = (),
-    paper: bool = True,
-) -> tuple[Path, list[str]]:
-    """report.html, table.md, table.tex and rows.json in `out`; the page, and its summary.
-
-    And frontier.png, for a study of several λ.
-
-    conclusion, closing: lines before and after the summary;
-    paper: whether to set the paper's figures beside ours.
+    And frontier.png, for a comparison of several λ.
     """
-    found = study.rows()
-    ours = tables(found)
-    beside = [paper_table(found)] if paper else []
-    against, strange = control_tables(study), unseen_tables(study)
-    lines = [
-        *conclusion, *summary(found), *control_summary(study), *unseen_summary(study), *closing
-    ]  # fmt: skip
-    frontier, logs = _frontier(found, out), _logs(study.queue)
-    looked, searched = closer.sections(study), search_section(study.queue)
-    gap = generalisation_table(study)
-    gaps = [gap] if gap else []
-    training: list[Block] = [Picture(png(training_figure(logs)), CURVES), *gaps] if logs else []
-    sections: list[Section] = [
-        ("Accuracy", ours),
-        *([("Robust against clean", frontier)] if frontier else []),
-        *([("Against other penalties", against)] if against else []),
-        *([("Attacks that training did not know", strange)] if strange else []),
-        *([("Training", training)] if training else []),
-        *looked, *searched,
-        *([("Beside the paper", beside)] if paper else []),
-        ("Findings of the evaluation", _findings(study.runs)),
-        ("Configuration and versions", _configuration(study)),
-    ]  # fmt: skip
-    page = Page(title, lines, sections, f"taser {taser.__version__}; every run in its own folder.")
-    further = [b for _, blocks in (*looked, *searched) for b in blocks if isinstance(b, Table)]
-    every = [*ours, *against, *strange, *gaps, *further, *beside]
-    text = "\n\n".join(table.markdown() for table in every)
-    write_atomically(out / "table.md", "\n".join(f"- {line}" for line in lines) + "\n\n" + text)
-    write_atomically(out / "table.tex", "\n".join(table.latex() for table in every))
-    entries = [asdict(row) for row in found]
-    write_atomically(out / "rows.json", json.dumps(entries, indent=1) + "\n")
-    return page.write(out / "report.html"), lines
+    out = Path(out)
+    sections = [(heading, blocks) for heading, blocks in _sections(results) if blocks]
+    tables = [block for _, blocks in sections for block in blocks if isinstance(block, Table)]
+    if frontier := dict(sections).get("Robust against clean"):
+        assert isinstance(frontier[0], Picture)
+        write_atomically(out / "frontier.png", frontier[0].image)
+    write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in tables))
+    write_atomically(out / "table.tex", "\n".join(table.latex() for table in tables))
+    write_atomically(out / "figures.json", results.figures())
+    done = sum("result" in record for record in results.records)
+    page = Page(
+        title or f"Robust training methods: {results.folder.name}",
+        [f"{done} of {len(results.records)} runs are finished. {_evaluations(results)}"],
+        sections, f"taser {taser.__version__}; every run is in its own folder.",
+    )  # fmt: skip
+    return page.write(out / "report.html")
 
 
-def _frontier(found: Sequence[Row], out: Path) -> list[Picture]:
-    """The curves over λ, kept as a file of their own, too; nothing without."""
-    figure = draw_frontier(found)
-    if figure is None:
-        return []
-    image = png(figure)
-    write_atomically(out / "frontier.png", image)
-    return [Picture(image, FRONTIER)]
+def accuracy_tables(results: Results) -> list[Table]:
+    """Accuracies, gains by seed and costs, from scratch and fine-tuned."""
+    rows = results.rows()
+    tables = [table(rows, finetuned=kind) for kind in sorted({row.finetuned for row in rows})
+              for table in (main_table, seed_table, cost_table)]  # fmt: skip
+    return [table for table in tables if table is not None]
 
 
-def _logs(queue: Queue) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """By method and variant, the log of the first seed."""
-    logs: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name in queue.names():
-        job = queue.job(name)
-        lines = read_log(queue.folder / name / "run")
-        if lines and "candidate" not in job:
-            method = title_of(job["method"], job["finetuned"])
-            taken = (queue.result(name) or {}).get("best_step")
-            lines = [{**line, "taken": line.get("step") == taken} for line in lines]
-            logs.setdefault(method, {}).setdefault(job["variant"], lines)
-    return logs
+def _sections(results: Results) -> Iterator[Section]:
+    yield "Accuracy", [*accuracy_tables(results)]
+    frontier = draw_frontier(results.rows())
+    yield "Robust against clean", [Picture(png(frontier), FRONTIER)] if frontier else []
+    yield "Against other penalties", _present(penalty_table(results), equal_clean_table(results))
+    yield "Attacks that training did not use", [*unseen_tables(results)]
+    if found := validations(results):
+        picture = Picture(png(training_figure(found)), TRAINING)
+        yield "Training", [picture, *_present(generalisation_table(results))]
+    yield from _diagnostics(results)
+    yield "Search", _present(search_table(results))
+    yield "Findings of the evaluation", _findings(results)
+    yield "Configuration and versions", _configuration(results)
 
 
-def _findings(runs: Sequence[RunResult]) -> list[str]:
-    found = [
+def _diagnostics(results: Results) -> Iterator[Section]:
+    seed = min(run.seed for run in results.runs)
+    first = [run for run in results.runs if "curve" in run.diagnostics and run.seed == seed]
+    if first:
+        n = first[0].diagnostics["curve"]["n"]
+        yield "Accuracy against ε", [Picture(png(panels(first, draw_curves)), CURVES.format(n=n))]
+        pairs = [run for run in first
+                 if "residuals" in run.diagnostics and run.variant in ("off", "taser")]  # fmt: skip
+        if pairs:
+            histograms = png(panels(pairs, draw_residuals))
+            yield "Stein residuals", [Picture(histograms, RESIDUALS.format(n=n))]
+    yield "Sensitivity", _present(sensitivity_table(results))
+    yield "Under corruptions", _present(corrupted_table(results))
+    images = draw_images(results)
+    yield "Attacked images", [Picture(png(images), IMAGES)] if images else []
+    yield "Audits", _present(audit_table(results))
+
+
+def _present(*tables: Table | None) -> list[Block]:
+    return [table for table in tables if table is not None]
+
+
+def _findings(results: Results) -> list[Block]:
+    found: list[Block] = [
         f"{run.method} {run.variant}, seed {run.seed}: {finding.message}"
-        for run in runs
+        for run in results.runs
         for evaluation in run.evaluations
         for finding in evaluation.findings
     ]
     return found or ["The attacks reported nothing unusual."]
 
 
-def _configuration(study: Finished) -> list[Block]:
-    """What the runs were asked, in short, and by which versions they were judged."""
-    jobs = map(study.queue.job, study.queue.names())
-    job = next(job for job in jobs if "evaluation" in job and "recipe" in job)
-    records = study.runs[0].evaluations
-    attacks = ", ".join(f"{name} on {e.n} examples" for e in records for name in e.attacks)
-    versions = records[0].provenance.versions
+def _evaluations(results: Results) -> str:
+    evaluations = results.runs[0].evaluations
+    attacks = ", ".join(f"{name} on {e.n} examples" for e in evaluations for name in e.attacks)
+    return f"Attacks: {attacks}; {evaluations[0].threat}."
+
+
+def _configuration(results: Results) -> list[Block]:
+    """The first run's settings and the versions that evaluated it."""
+    job = results.runs[0].record["job"]
+    versions = results.runs[0].evaluations[0].provenance.versions
     return [
         f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's folder "
-        "holds its whole configuration, its log and its record.",
-        f"Attacks: {attacks}; {records[0].threat}.",
+        "holds its whole configuration, its log and its evaluation.",
+        _evaluations(results),
         "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
     ]

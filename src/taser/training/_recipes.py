@@ -23,7 +23,7 @@ def shipped_recipes() -> dict[str, str]:
     for path in sorted(FOLDER.rglob("*.yaml")):
         name = path.relative_to(FOLDER).with_suffix("").as_posix()
         summary = path.read_text().splitlines()[0].lstrip("# ")
-        methods = {} if name.startswith("studies/") else _content(name).get("methods", {})
+        methods = {} if name.startswith("compare/") else _content(name).get("methods", {})
         found |= {f"{name}/{method}": summary for method in methods} or {name: summary}
     return found
 
@@ -83,7 +83,7 @@ def _content(
     if not isinstance(content, dict):
         raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
     if "variants" in content or isinstance(content.get("methods"), list):
-        raise ValueError(f"{name} is a study: `taser study table --recipe {name}`")
+        raise ValueError(f"{name} is a comparison: `taser compare {name}`")
     content = {name: {} if keys is None else keys for name, keys in content.items()}
     if "extends" in content:
         base = _content(str(content.pop("extends")), path.parent, (*above, path))

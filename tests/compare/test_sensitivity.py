@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from taser.attacks import PGD, Threat, margin
-from taser.compare._diagnostics import DRAWS, geometry, linearised
+from taser.compare._diagnostics import DRAWS, linearised_correct, sensitivity
 from taser.scores import DenoisingScore
 
 SIGMA, SPREAD, N = 0.1, 0.3, 400
@@ -38,7 +38,7 @@ def data() -> tuple[Tensor, Tensor]:
 def test_the_share_off_the_data(slope: tuple[float, float]) -> None:
     """Across the line ε̂ = ε; along it ε̂ = σ²ε/(spread² + σ²), whatever x is."""
     x, y = data()
-    found = geometry(linear(slope), x, y, Threat(), DenoisingScore(flat, SIGMA))
+    found = sensitivity(linear(slope), x, y, Threat(), DenoisingScore(flat, SIGMA))
     along, across = (s**2 for s in slope)
     kept = SIGMA**2 / (SPREAD**2 + SIGMA**2)
     wanted = (along * kept**2 + across) / (along + across)
@@ -49,7 +49,9 @@ def test_the_share_off_the_data(slope: tuple[float, float]) -> None:
 
 def test_the_share_does_not_depend_on_the_size_of_the_logits() -> None:
     score = DenoisingScore(flat, SIGMA)
-    shares = [geometry(linear((c, 2 * c)), *data(), Threat(), score).off_data for c in (1.0, 50.0)]
+    shares = [
+        sensitivity(linear((c, 2 * c)), *data(), Threat(), score).off_data for c in (1.0, 50.0)
+    ]
     assert shares[0] == pytest.approx(shares[1], rel=1e-5)
 
 
@@ -72,17 +74,17 @@ def test_a_linear_network_is_its_own_linearisation(threat: Threat, scale: float)
     x = torch.rand(200, 6, generator=generator)
     y = model(x).argmax(1)
     y[:10] = (y[:10] + 1) % 10  # which it gets wrong
-    stands = linearised(model, x, y, threat)
-    assert not stands[:10].any()
-    assert 0.1 < stands.float().mean() < 0.9
+    correct = linearised_correct(model, x, y, threat)
+    assert not correct[:10].any()
+    assert 0.1 < correct.float().mean() < 0.9
     broken = torch.zeros(200, dtype=torch.bool)
     for k in range(10):  # aimed at each class, because the margin's maximum has kinks
         moved = PGD(threat, 40, threat.epsilon / 4, "clean")(model, x, y, loss=towards(k))
         broken |= margin(model(moved), y) >= -1e-5 * scale
-    assert torch.equal(stands, ~broken)
+    assert torch.equal(correct, ~broken)
 
 
 def test_a_constant_network_has_no_sensitivity() -> None:
-    found = geometry(linear((0.0, 0.0), -1.0), *data(), Threat(), DenoisingScore(flat, SIGMA))
+    found = sensitivity(linear((0.0, 0.0), -1.0), *data(), Threat(), DenoisingScore(flat, SIGMA))
     assert (found.gradient, found.off_data, found.linear) == (0.0, 0.0, 1.0)
-    assert geometry(linear((1.0, 0.0)), *data(), Threat(), None).off_data is None
+    assert sensitivity(linear((1.0, 0.0)), *data(), Threat(), None).off_data is None

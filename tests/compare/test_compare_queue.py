@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from taser.compare._jobs import NotYet, Queue, run_workers, standing
+from taser.compare._jobs import NotReady, Queue, run_workers
 
 
 def double(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_a_job_that_had_to_wait_comes_before_later_ones(tmp_path: Path) -> None:
 
     def work(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
         if folder.name == "job0" and not queue.finished("job1"):
-            raise NotYet
+            raise NotReady
         order.append(folder.name)
         return job
 
@@ -64,7 +64,7 @@ def test_what_is_in_hand_can_be_watched(tmp_path: Path) -> None:
     def watched(folder: Path, job: dict[str, Any], progress: Any) -> dict[str, Any]:
         progress(1, 4, "epoch 1/4")
         progress(2, 4, "epoch 2/4")  # too soon for another note
-        seen.append(standing(queue, queue.names()))
+        seen.append(queue.status(queue.names()))
         return double(folder, job, progress)
 
     told: list[str] = []
@@ -74,16 +74,16 @@ def test_what_is_in_hand_can_be_watched(tmp_path: Path) -> None:
         (1, 2, "1 of 2 runs, job1 25%"),
     ]
     assert told == ["epoch 1/4", "epoch 2/4"] * 2
-    assert standing(queue, queue.names()) == (2, 2, "2 of 2 runs")
+    assert queue.status(queue.names()) == (2, 2, "2 of 2 runs")
 
 
 def test_the_note_of_a_worker_that_died_is_not_believed_for_long(tmp_path: Path) -> None:
     queue = filled(tmp_path, 1)
     note = tmp_path / "job0" / "doing.txt"
     note.write_text("25% epoch 1/4\n")
-    assert queue.doing("job0") == "25% epoch 1/4"
+    assert queue.note("job0") == "25% epoch 1/4"
     os.utime(note, (0, 0))
-    assert queue.doing("job0") is None
+    assert queue.note("job0") is None
 
 
 def test_failures_are_counted_while_the_others_run(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_failures_are_counted_while_the_others_run(tmp_path: Path) -> None:
         raise ValueError("no such data")
 
     queue.work(fails, ["job0"])
-    assert standing(queue, queue.names()) == (0, 2, "0 of 2 runs, 1 failed")
+    assert queue.status(queue.names()) == (0, 2, "0 of 2 runs, 1 failed")
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_a_failure_is_kept_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_job_waits_for_the_one_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taser.compare._jobs.PAUSE", 0.0)
+    monkeypatch.setattr("taser.compare._jobs.POLL", 0.0)
     queue = filled(tmp_path, 2)
 
     def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
         if folder.name == "job0" and queue.result("job1") is None:
-            raise NotYet("job1 first")
+            raise NotReady("job1 first")
         return double(folder, job, progress)
 
     queue.work(do, queue.names())
@@ -140,7 +140,7 @@ def test_a_job_waits_for_one_whose_worker_dies(
 
     def do(folder: Path, job: dict[str, Any], progress: object) -> dict[str, Any]:
         if folder.name == "job0" and queue.result("job1") is None:
-            raise NotYet("job1 first")
+            raise NotReady("job1 first")
         return double(folder, job, progress)
 
     queue.work(do, queue.names())
@@ -156,11 +156,11 @@ def test_a_failure_of_yesterday_spoils_nothing_today(tmp_path: Path) -> None:
         if folder.name == "job0" and queue.result("job1") is None:
             if "job1" in queue.failures():
                 raise RuntimeError("job1, which it needs, failed")
-            raise NotYet("job1 first")
+            raise NotReady("job1 first")
         return double(folder, job, progress)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("taser.compare._jobs.PAUSE", 0.0)
+        patch.setattr("taser.compare._jobs.POLL", 0.0)
         queue.work(do, queue.names())
     assert not queue.failures()
     assert queue.result("job0") == {"value": 0}
@@ -208,7 +208,7 @@ from taser.compare._jobs import Queue
 from taser.compare._jobs import run_workers
 
 print("ready", flush=True)
-run_workers(["study", "work", sys.argv[1]], Queue(Path(sys.argv[1]) / "runs"), 1, 1, ["job0"])
+run_workers(["compare", sys.argv[1], "--join"], Queue(Path(sys.argv[1]) / "runs"), 1, 1, ["job0"])
 """
 
 

@@ -1,21 +1,21 @@
 """Networks of a study under threats that their training did not know."""
 
-import json
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from test_table import run
+from test_comparison import run
 
+from taser._settings import from_mapping
 from taser.attacks import Threat
-from taser.compare._comparison import do, keep
-from taser.compare._comparison_config import TableConfig
+from taser.compare import ComparisonConfig, Results, read_results, write_records
+from taser.compare._comparison import run_job
 from taser.compare._jobs import Queue
-from taser.compare._run_results import RunResult, results, unseen
-from taser.report import _comparison_report as method_study
-from taser.report._method_tables import Finished, unseen_summary, unseen_tables
+from taser.report import write_comparison
+from taser.report._comparison_tables import unseen_tables
 
-CONFIG = TableConfig(
+CONFIG = ComparisonConfig(
     methods=("standard",), n=40, epsilon=0.05, attacks=("fgsm", "noise"), fewer={"noise": 20},
     variants={"off": []},
     overrides=["data.examples=200", "loop.epochs=1", "validation.steps=1", "model.width=4",
@@ -26,26 +26,27 @@ RUN = "0-2-train-0-standard-off"
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study, to which threats were added."""
     out = tmp_path_factory.mktemp("unseen")
     queue = Queue(out / "runs")
     queue.add(CONFIG.jobs())
-    queue.work(do, queue.names())
+    queue.work(run_job, queue.names())
     before = (queue.folder / RUN / "result.json").stat().st_mtime_ns
     queue.add(replace(CONFIG, unseen=ASKED).jobs())
-    queue.work(do, queue.names())
+    queue.work(run_job, queue.names())
     assert not queue.failures()
     assert (queue.folder / RUN / "result.json").stat().st_mtime_ns == before
     return out
 
 
-def test_a_finished_run_is_judged_under_more_threats(judged: Path) -> None:
-    queue = Queue(judged / "runs")
+def test_a_finished_run_is_judged_under_more_threats(evaluated: Path) -> None:
+    queue = Queue(evaluated / "runs")
     assert queue.names() == [RUN, f"{RUN}-l2-8_255", f"{RUN}-linf-0.3"]
-    (trained,) = results(queue)
+    results = read_results(evaluated)
+    (trained,) = results.runs
     assert trained.evaluations[0].threat == Threat("linf", 0.05)
-    found = unseen(queue)
+    found = results.unseen
     assert set(found) == {Threat("linf", 0.3), Threat("l2", 8 / 255)}
     for runs in found.values():
         assert [each.attacks for each in runs] == [["fgsm"]]  # noise is for fewer examples
@@ -54,19 +55,21 @@ def test_a_finished_run_is_judged_under_more_threats(judged: Path) -> None:
     assert at["ℓ∞ ε=0.3"] < trained.correct("fgsm").sum() <= at["ℓ2 ε=8/255"]
 
 
-def test_the_report_shows_them_and_records_keep_them(judged: Path, tmp_path: Path) -> None:
-    keep(Queue(judged / "runs"), tmp_path / "runs")
-    page, _ = method_study.write(Finished.of(Queue(tmp_path / "runs")), tmp_path, title="Kept")
-    assert "Attacks that training did not know" in page.read_text()
-    assert "under ℓ∞ ε=0.3, for which the methods alone were not trained" in page.read_text()
+def test_the_report_shows_them_and_records_keep_them(evaluated: Path, tmp_path: Path) -> None:
+    write_comparison(read_results(evaluated), evaluated)
+    write_records(evaluated, tmp_path)
+    page = write_comparison(read_results(tmp_path), tmp_path / "again").read_text()
+    assert "Attacks that training did not use" in page
+    assert "under ℓ∞ ε=0.3, which training did not use" in page
     assert "ℓ2 ε=8/255" in (tmp_path / "table.md").read_text()
 
 
-def test_weights_that_are_gone_are_told(judged: Path, tmp_path: Path) -> None:
-    keep(Queue(judged / "runs"), tmp_path)
+def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
+    shutil.copytree(evaluated / "runs", tmp_path, dirs_exist_ok=True)
+    (tmp_path / RUN / "run" / "best.safetensors").unlink()
     queue = Queue(tmp_path)
     queue.add(replace(CONFIG, unseen=[*ASKED, {"epsilon": 0.1}]).jobs())
-    queue.work(do, queue.names())
+    queue.work(run_job, queue.names())
     assert queue.failures() == {
         f"{RUN}-linf-0.1": f"the weights of {RUN} are gone: train it in another folder\n"
     }
@@ -85,7 +88,7 @@ def test_weights_that_are_gone_are_told(judged: Path, tmp_path: Path) -> None:
 )
 def test_wrong_threats_are_told_before_training(asked: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(CONFIG, unseen=asked)
+        from_mapping(ComparisonConfig, {**asdict(CONFIG), "unseen": asked}, "study.yaml")
 
 
 def test_attacks_on_fewer_examples_are_not_enough() -> None:
@@ -93,36 +96,22 @@ def test_attacks_on_fewer_examples_are_not_enough() -> None:
         replace(CONFIG, fewer={"noise": 20, "fgsm": 20}, unseen=ASKED)
 
 
-def test_gains_are_over_the_method_alone_and_over_the_other_penalty(tmp_path: Path) -> None:
-    """Seven in ten of PGD + TASER stand, six of the isotropic penalty, four alone."""
-    queue = Queue(tmp_path)
+def test_gains_are_over_the_method_alone_and_over_the_other_penalty() -> None:
+    """Seven in ten of PGD + TASER are correct, six of the isotropic penalty, four alone."""
+    runs, records = [], []
     for variant, right in (("off", 40), ("gradient", 60), ("taser", 70)):
         for seed in (0, 1):
-            _put(queue, variant, seed, right, run(variant, 80, seed=seed))
-    (table,) = unseen_tables(Finished.of(queue))
-    assert table.headings[2:] == ["AA", "Δ", "with other seeds", "against ‖∇m‖²"]
+            trained, again = run(variant, 80, seed=seed), run(variant, right, seed=seed)
+            job = {"judged": trained.record["run"]}
+            other = {"run": "again", "job": job, "evaluations": again.record["evaluations"]}
+            runs.append(trained)
+            records += [trained.record, other]
+    (table,) = unseen_tables(Results(Path("nowhere"), records, runs))
+    assert table.headings[2:] == ["AA", "Δ", "verdict", "with other seeds", "against ‖∇m‖²"]
     by_variant = {row[1]: row[2:] for row in table.rows}
-    assert by_variant["—"] == ["40.0", "", "", ""]
-    assert by_variant["+ ‖∇m‖²"][3] == ""
+    assert by_variant["—"] == ["40.0", "", "", "", ""]
+    assert by_variant["+ ‖∇m‖²"][4] == ""
     assert by_variant["+ TASER"][0] == "70.0"
     assert by_variant["+ TASER"][1].startswith("**+30.0 [")
-    assert by_variant["+ TASER"][3].startswith("**+10.0 [")
-    (line,) = unseen_summary(Finished.of(queue))
-    assert "supported for 1 of 1 comparisons: PGD +30.0 [" in line
-
-
-def _put(queue: Queue, variant: str, seed: int, right: int, trained: RunResult) -> None:
-    """A finished run, and its network under a threat of its own."""
-    name = f"{seed}-2-train-1-pgd-{variant}"
-    queue.add({name: {}, f"{name}-linf": {}})
-    entry = {
-        "method": "pgd", "variant": variant, "seed": seed, "finetuned": False,
-        "seconds_per_example": 0.001, "chosen": [], "closer": {}, "clean": 1.0, "robust": 0.8,
-        "records": [json.loads(e.to_json()) for e in trained.evaluations],
-    }  # fmt: skip
-    again = run(variant, right, seed=seed).evaluations[0]
-    records = [json.loads(again.to_json())]
-    (queue.folder / name / "result.json").write_text(json.dumps(entry))
-    (queue.folder / f"{name}-linf" / "result.json").write_text(
-        json.dumps({"judged": name, "records": records})
-    )
+    assert by_variant["+ TASER"][2] == "significant gain"
+    assert by_variant["+ TASER"][4].startswith("**+10.0 [")

@@ -2,16 +2,17 @@
 
 import pytest
 import torch
-from test_table import run
+from test_comparison import results_of, run
 from torch import Tensor, nn
 
-from taser.compare._run_results import RunResult, corruption_accuracy, rows, verdicts
+from taser.compare import RunResult, rows
+from taser.compare._diagnostics import corruption_accuracy
 from taser.data import Split
 from taser.evaluation import subset
 from taser.evaluation._corruptions import CORRUPTIONS
 from taser.evaluation._shift import shift
-from taser.report._method_figures import corrupted_table
-from taser.report._method_tables import draw_frontier
+from taser.report._comparison_figures import draw_frontier
+from taser.report._comparison_tables import corrupted_table
 
 
 class Bright(nn.Module):
@@ -35,7 +36,7 @@ def test_counts_are_those_of_the_shift(test_part: Split) -> None:
     whole = shift(Bright(), test_part.x[index], test_part.y[index])
     every = torch.cat(list(whole.correct.values()))
     assert found["of"] == len(every) == 5 * (len(CORRUPTIONS) - 1)  # saturation takes colours
-    assert torch.equal(verdicts(found).sum(0), every.sum(0))
+    assert found["right"] == every.sum(0).tolist()
     noise = [whole.correct[c.name] for c in CORRUPTIONS if c.kind == "noise"]
     assert found["kinds"]["noise"] == pytest.approx(float(torch.cat(noise).float().mean()))
     assert found["kinds"]["noise"] > found["kinds"]["light"]
@@ -49,7 +50,7 @@ def test_tables_of_numbers_have_no_corruptions() -> None:
 
 def corrupted(variant: str, right: list[int], seed: int = 0) -> RunResult:
     made = run(variant, 10, seed=seed, n=len(right))
-    made.closer["corrupted"] = {"of": 4, "right": right, "kinds": {"noise": 0.5, "blur": 0.25}}
+    made.diagnostics["corrupted"] = {"of": 4, "right": right, "kinds": {"noise": 0.5, "blur": 0.25}}
     return made
 
 
@@ -80,13 +81,13 @@ def test_few_differences_are_judged_by_the_sign_test() -> None:
 
 def test_the_table_tells_the_kinds_apart() -> None:
     made = [corrupted("off", [1] * 50), corrupted("taser", [2] * 50)]
-    found = corrupted_table([*made, run("gone", 1)], rows(made, ["clean", "corrupted"]))
+    found = corrupted_table(results_of(made))
     assert found is not None
     assert found.headings == ["run", "mean", "Δ", "noise", "blur", "seeds"]
     assert found.rows[0] == ["PGD —", "25.0", "", "50.0", "25.0", "1"]
     assert found.rows[1][1:3] == ["50.0", "**+25.0 [25.0, 25.0]**"]
     assert len(found.rows) == 2
-    assert corrupted_table([run("off", 1)], []) is None
+    assert corrupted_table(results_of([run("off", 1)])) is None
 
 
 def test_the_frontier_has_a_panel_for_corruptions() -> None:

@@ -1,0 +1,148 @@
+"""`taser compare` and `taser demo`: methods trained and evaluated alike, or models side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ._options import Jobs, Out, progress_bar, show, with_json
+
+if TYPE_CHECKING:
+    from taser.compare import Results
+
+What = Annotated[
+    list[str],
+    typer.Argument(
+        help="A comparison's YAML, or digits, fashion-mnist, cifar10 or demo; with --report, "
+        "--status, --join or --keep its folder; or two or more folders made by `taser evaluate`."
+    ),
+]
+
+
+@with_json
+def compare(
+    what: What,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for runs and report; by default out/<what>.")
+    ] = None,
+    jobs: Jobs = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Report on the runs that are finished, or on records.")
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="How many runs are finished, and which failed.")
+    ] = False,
+    join: Annotated[
+        bool, typer.Option("--join", help="Help with the runs that no other process has.")
+    ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the finished runs here as records, without weights.")
+    ] = None,
+) -> None:
+    """Train and evaluate methods × variants × seeds, or show evaluated models side by side.
+
+    Example: taser compare digits --jobs 2 --out out/digits
+
+    Started again, it goes on. `taser compare out/digits --report` makes the report of the runs that
+    are finished by now; `--join` adds a process, here or on another machine that sees the folder;
+    `--keep results/digits` writes table.md, figures.json and records.jsonl.xz. With two folders,
+    `taser compare out/evaluate/one out/evaluate/other`: paired intervals and McNemar's test.
+    """
+    if report + status + join + (keep is not None) > 1:
+        raise ValueError("give one of --report, --status, --join and --keep")
+    if report or status or join or keep is not None:
+        if len(what) > 1:
+            raise ValueError("--report, --status, --join and --keep take one folder")
+        _on_folder(Path(what[0]), out, status=status, join=join, keep=keep)
+    elif len(what) > 1:
+        _side_by_side([Path(folder) for folder in what], out or Path("out/compare"))
+    elif Path(what[0]).is_dir():
+        raise ValueError(
+            f"{what[0]} is a folder: of a comparison, give --report, --status, --join or --keep; "
+            "of `taser evaluate`, give two or more folders"
+        )
+    else:
+        _train(what[0], out or Path("out") / Path(what[0]).stem, jobs, threads)
+
+
+def _train(recipe: str, out: Path, jobs: int, threads: int | None) -> None:
+    from taser.compare import compare as run
+
+    with progress_bar() as progress:
+        results = run(recipe, out, jobs=jobs, threads=threads, progress=progress)
+    _report(results, out)
+
+
+def _report(results: "Results", out: Path, title: str | None = None) -> None:
+    """Write the report, and print the tables that come first."""
+    from taser.report import write_comparison
+    from taser.report._comparison_report import accuracy_tables
+    from taser.report._comparison_tables import audit_table
+
+    page = write_comparison(results, out, title=title)
+    for table in (*accuracy_tables(results), audit_table(results)):
+        if table is not None:
+            typer.echo(table.markdown())
+    show(page, [], "figures.json")
+
+
+def _on_folder(
+    folder: Path, out: Path | None, *, status: bool, join: bool, keep: Path | None
+) -> None:
+    """Work on a comparison that was started before; by default report on it."""
+    from taser.compare import join as join_runs
+    from taser.compare import read_results, write_records
+    from taser.compare._comparison import open_queue
+    from taser.report import write_comparison
+
+    if join:
+        join_runs(folder)
+    elif status:
+        queue = open_queue(folder)
+        typer.echo(queue.status(queue.names())[2])
+        for name, message in queue.failures().items():
+            typer.echo(f"{name}: {message.strip()}")
+    elif keep is not None:
+        write_comparison(read_results(folder), folder)
+        typer.echo(f"Kept in {keep}: {write_records(folder, keep)} finished run(s)")
+    else:  # what was kept is not written over
+        own = folder if (folder / "runs").is_dir() else Path("out") / folder.name
+        _report(read_results(folder), out or own)
+
+
+def _side_by_side(folders: Sequence[Path], out: Path) -> None:
+    """Models on the same examples, with paired intervals and McNemar's test."""
+    from taser.evaluation import Evaluation
+    from taser.report import _evaluation_report as report
+
+    found = {}
+    for folder in folders:
+        path = folder / "evaluation.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"there is no evaluation in {folder}: `taser evaluate` makes one"
+            )
+        name = folder.name if folder.name not in found else str(folder)
+        found[name] = Evaluation.from_json(path.read_text())
+    typer.echo(report.comparison_table(found).markdown())
+    typer.echo(report.differences_table(found).markdown())
+    show(report.write_comparison(found, out), report.comparison_summary(found))
+
+
+@with_json
+def demo(out: Out = Path("out/demo"), jobs: Jobs = 2) -> None:
+    """Train digits without and with TASER, attack, audit, and report: minutes, no download.
+
+    Example: taser demo --out out/demo
+    """
+    from taser.compare import compare as run
+
+    with progress_bar() as progress:
+        results = run("demo", out, jobs=jobs, threads=1, progress=progress)
+    _report(results, out, title="TASER on handwritten digits")
+    typer.echo(
+        "Where to look next: README.md for two lines in your own loop, docs/training.md to train "
+        "and fine-tune, docs/audit.md to judge a model that you were handed."
+    )
