@@ -15,8 +15,8 @@ from training_steps import PLAIN_LOOPS, Workload, plain_pgd_loop, stepper
 WORKLOAD = Workload(16, 128)
 PLAIN = ["loop.fold=false", "loop.channels_last=false"]
 TASER = ["regulariser.name=taser", "regulariser.fraction=1.0"]
-DRAWN = [*TASER, "regulariser.at=paired", "regulariser.unit=noise", "regulariser.center=batch"]
-CLEAN = [*DRAWN, "regulariser.at=clean"]
+DRAWN = [*TASER, "regulariser.form=paired"]
+CLEAN = [*TASER, "regulariser.form=paper", "regulariser.operator=first_order"]
 PAPER = [*CLEAN, "regulariser.operator=langevin", "regulariser.backend=reverse"]
 
 ATTACK: dict[str, list[str]] = {
@@ -32,8 +32,12 @@ PENALTY: dict[str, list[str]] = {
     "first order by differences": CLEAN,
     "+ scores in pairs": DRAWN,
     "+ in the steepest direction": TASER,
-    "+ a quarter of the batch (default)": ["regulariser.name=taser"],
-    "+ every second step": ["regulariser.name=taser", "regulariser.every=2"],
+    "+ a quarter of the batch (default)": ["regulariser.name=taser", "regulariser.fraction=0.25"],
+    "+ every second step": [
+        "regulariser.name=taser",
+        "regulariser.fraction=0.25",
+        "regulariser.every=2",
+    ],
 }
 
 

@@ -20,9 +20,8 @@ METHODS = {
 MODES = {
     "off": [],
     "paper": [
-        "regulariser.name=taser", "regulariser.at=clean", "regulariser.operator=langevin",
-        "regulariser.backend=reverse", "regulariser.every=1", "regulariser.fraction=1.0",
-        "regulariser.unit=paper", "regulariser.weight=1.0", "regulariser.center=batch",
+        "regulariser.name=taser", "regulariser.form=paper", "regulariser.backend=reverse",
+        "regulariser.every=1", "regulariser.fraction=1.0", "regulariser.weight=1.0",
     ],
     "default": ["regulariser.name=taser"],
 }  # fmt: skip

@@ -61,10 +61,10 @@ def test_fine_tuning_keeps_the_answers_and_gains_under_attack(
     finetune = importlib.import_module("finetune")
     model = finetune.finished()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    plain, tuned = (finetune.judge(finetune.finetune(model, lam), model) for lam in (0.0, 1e-4))
+    plain, tuned = (finetune.judge(finetune.finetune(model, lam), model) for lam in (0.0, 0.1))
     assert tuned["agreement"] > 0.97
     assert tuned["clean"] > plain["clean"] - 0.01
-    assert tuned["attacked"] > plain["attacked"] + 0.05
+    assert tuned["attacked"] > plain["attacked"] + 0.1
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
 
 

@@ -20,19 +20,21 @@ if TYPE_CHECKING:
     )
     from taser.attacks import Threat
     from taser.evaluation import audit, evaluate
+    from taser.regularisers import Taser
     from taser.stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "Threat", "attacks", "audit", "compare", "data", "evaluate",
-    "evaluation", "models", "objectives", "probes", "regularisers", "report", "scores",
-    "stein", "stein_residual", "training",
+    "SharedPass", "SteinPenalty", "Taser", "Threat", "attacks", "audit", "compare", "data",
+    "evaluate", "evaluation", "models", "objectives", "probes", "regularisers", "report",
+    "scores", "stein", "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {
     "SharedPass": "stein", "SteinPenalty": "stein", "stein_residual": "stein",
-    "Threat": "attacks", "audit": "evaluation", "evaluate": "evaluation",
+    "Taser": "regularisers", "Threat": "attacks", "audit": "evaluation",
+    "evaluate": "evaluation",
 }  # fmt: skip
 
 

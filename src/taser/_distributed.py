@@ -31,18 +31,6 @@ def average_buffers(module: nn.Module) -> None:
             all_sum(buffer).div_(world_size())
 
 
-def variance_correction(n: int, size: int) -> float:
-    """What makes the variance of n examples about their own mean unbiased for that of `size`.
-
-    Drawn without replacement, Σ(r_i − r̄)²/n is short by (n−1)/n, where the whole batch's own is
-    short by (size−1)/size. Across processes the mean is of all their examples.
-    """
-    n, size = n * world_size(), size * world_size()
-    if n == 1:
-        return 1.0  # one example has no variance that could be corrected
-    return (n / (n - 1)) * ((size - 1) / size)
-
-
 def exit_process() -> None:
     """End this process at once with exit code 0 if it is one of several; else do nothing.
 

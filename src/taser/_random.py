@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from torch import Tensor
 
 WEIGHTS, VALIDATION = 0, 1  # what is drawn outside of steps
 
@@ -22,11 +21,3 @@ def seeded_step(seed: int, step: int, rank: int, device: torch.device) -> torch.
     """
     torch.manual_seed(combine_seeds(seed, step, rank, 0))
     return torch.Generator(device).manual_seed(combine_seeds(seed, step, rank, 1))
-
-
-def random_part(size: int, fraction: float, generator: torch.Generator) -> Tensor | None:
-    """The rows of a random `fraction` of `size` examples, at least two; None if that is all."""
-    n = min(size, max(2, round(fraction * size)))
-    if n == size:
-        return None
-    return torch.randperm(size, device=generator.device, generator=generator)[:n]

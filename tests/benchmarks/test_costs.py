@@ -48,7 +48,7 @@ def test_the_modes_are_what_they_are_called() -> None:
         training_steps.configuration(SMALL, "pgd", MODES[mode]).regulariser
         for mode in ("paper", "default", "off")
     )
-    assert (paper.at, paper.operator, paper.backend) == ("clean", "langevin", "reverse")
+    assert (paper.form, paper.backend) == ("paper", "reverse")
     assert (paper.every, paper.fraction) == (1, 1.0)
     assert training_steps.configuration(SMALL, "mart", []).optimiser.rate < 1e-5
     assert default.name == "taser"

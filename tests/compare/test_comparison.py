@@ -317,7 +317,7 @@ def test_a_small_comparison_from_training_to_report(tmp_path: Path) -> None:
 def test_a_comparison_on_a_table_of_features(tmp_path: Path) -> None:
     """Which lie outside of [0, 1], so that attacks have no box."""
     config = ComparisonConfig(
-        methods=("standard",), variants={"off": [], "gradient": ["regulariser.name=gradient"]},
+        methods=("standard",), variants={"off": [], "gradient": ["regulariser.name=gradient-norm"]},
         n=60, epsilon=0.1, attacks=("fgsm",), audited=40,
         overrides=["data.name=breast-cancer", "data.augment=none", "model.name=mlp",
                    "model.width=8", "loop.epochs=3", "validation.steps=1", "loop.threads=1"],
@@ -484,12 +484,12 @@ def test_seeds_of_another_recipe_are_not_mixed(tmp_path: Path) -> None:
     queue.add(config.jobs())
     first, second = (job_name("standard", "taser", seed) for seed in (0, 1))
     (tmp_path / first / "run").mkdir()
-    drawn = ["regulariser.name=taser", "regulariser.at=paired", "regulariser.unit=noise"]
+    drawn = ["regulariser.name=taser", "regulariser.form=paired"]
     (tmp_path / first / "run" / "config.yaml").write_text(
-        to_yaml(read_recipe("digits/standard", [*drawn, "regulariser.center=batch"]))
+        to_yaml(read_recipe("digits/standard", drawn))
     )
     (tmp_path / first / "result.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"had regulariser.at=paired, and this run .* steepest"):
+    with pytest.raises(ValueError, match=r"had regulariser.form=paired, and this run .* steepest"):
         run_job(tmp_path / second, queue.job(second), None)
 
 
@@ -505,5 +505,5 @@ def test_a_search_may_try_several_noise_levels(tmp_path: Path) -> None:
     assert not queue.failures()
     last = "0-1-search-0-standard-taser-1"
     other = {**jobs[last], "overrides": [*jobs[last]["overrides"], "regulariser.operator=langevin"]}
-    with pytest.raises(ValueError, match=r"taser-0 had regulariser.operator=first_order"):
+    with pytest.raises(ValueError, match=r"taser-0 had regulariser.operator=None"):
         run_job(tmp_path / last, other, None)

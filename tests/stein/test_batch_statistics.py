@@ -165,7 +165,7 @@ def test_a_norm_asked_twice_in_a_pass_is_refused(shared: bool) -> None:
     with taser.SharedPass(model) as made:
         made.outputs = model(case.x)
     penalty = taser.SteinPenalty(backend="difference")
-    with pytest.raises(UnsupportedLayer, match="of 4 channels is asked twice"):
+    with pytest.raises(UnsupportedLayer, match="of 4 channels is used twice"):
         penalty(model, case.x, case.y, case.s, shared=made if shared else None)
     penalty = taser.SteinPenalty(backend="difference", batchnorm="running")
     assert penalty(model, case.x, case.y, case.s).isfinite()

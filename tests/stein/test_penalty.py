@@ -282,14 +282,15 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
         ((mlp.x[:0], mlp.y[:0], mlp.s[:0]), r"a batch of inputs, .*; got shape \(0, 6\)"),
         (
             (mlp.x, mlp.y, taser.scores.Gaussian(torch.zeros(6))),
-            r"such as score\(x\), or .*; got Gaussian",
+            r"such as score\(x\); got Gaussian",
         ),
     ]
     for arguments, message in wrong:
         with pytest.raises(ValueError, match=message):
             taser.SteinPenalty()(mlp.model, *arguments)
+    pair = taser.models.Wrapped(lambda x: (mlp.model(x),), mlp.model)
     with pytest.raises(ValueError, match="the model gives a tuple"):
-        taser.SteinPenalty()(lambda x: (mlp.model(x),), mlp.x, mlp.y, mlp.s)
+        taser.SteinPenalty()(pair, mlp.x, mlp.y, mlp.s)
     penalty = taser.SteinPenalty()
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)
     with pytest.raises(ValueError, match="0…2"):  # and later ones too, on a CPU

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -62,19 +61,21 @@ def broken_probe(_z: Tensor, _y: Tensor | None) -> Tensor:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda m: m.forward, lambda m: partial(m), lambda m: lambda x: m(x)]
-)
-def test_the_module_behind_a_callable_is_frozen_too(wrap: Callable) -> None:
+def test_a_function_is_wrapped_with_its_modules() -> None:
+    """Alone it is refused, because its modules cannot be put into eval mode."""
     case = cases.case("batchnorm")
     expected = taser.SteinPenalty()(case.model, case.x, case.y, case.s)
     model = case.model.train()
     before = copy.deepcopy(model.state_dict())
-    value = taser.SteinPenalty(batchnorm="running")(wrap(model), case.x, case.y, case.s)
+    wrapped = taser.models.Wrapped(lambda x: model(x), model)
+    value = taser.SteinPenalty(batchnorm="running")(wrapped, case.x, case.y, case.s)
     torch.testing.assert_close(value, expected)
-    taser.SteinPenalty()(wrap(model), case.x, case.y, case.s)
+    taser.SteinPenalty()(wrapped, case.x, case.y, case.s)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
+    for alone in (model.forward, partial(model), lambda x: model(x)):
+        with pytest.raises(TypeError, match=r"taser\.models\.Wrapped"):
+            taser.SteinPenalty()(alone, case.x, case.y, case.s)
 
 
 def test_noise_in_the_model_does_not_touch_the_global_state(mlp: cases.Case) -> None:

@@ -53,7 +53,7 @@ def test_statistics_are_those_of_the_pass() -> None:
         model(case.x)
         model(case.x + 1)
     assert shared.statistics is not None
-    mean, var = shared.statistics.kept[id(norm.running_mean)]
+    mean, var = shared.statistics.statistics[id(norm.running_mean)]
     torch.testing.assert_close(mean, seen[0].mean((0, 2, 3)))
     torch.testing.assert_close(var, seen[0].var((0, 2, 3), correction=0))
     assert mean.requires_grad
@@ -212,7 +212,7 @@ def test_a_norm_used_twice_in_a_pass_is_refused_with_a_shared_pass_too() -> None
 
     model, x = Twice().train(), torch.randn(8, 4)
     penalty = taser.SteinPenalty(operator="first_order")
-    with pytest.raises(taser.stein._layer_checks.UnsupportedLayer, match="asked twice"):
+    with pytest.raises(taser.stein._layer_checks.UnsupportedLayer, match="used twice"):
         penalty(model, x, torch.arange(8) % 4, torch.randn(8, 4), shared=passed(model, x))
 
 
@@ -228,4 +228,4 @@ def test_a_part_of_the_batch_takes_its_rows_of_the_pass() -> None:
     value = penalty(case.model, case.x, case.y, case.s, shared=shared)
     wanted = alone(case.model, case.x, case.y, case.s)
     torch.testing.assert_close(value, wanted, rtol=1e-4, atol=0)
-    assert penalty._known._shares
+    assert penalty._cache._shares

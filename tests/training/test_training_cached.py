@@ -16,7 +16,7 @@ from taser.training._estimate_cost import estimate
 
 
 def clean(**regulariser: Any) -> dict[str, Any]:
-    return {"name": "taser", "at": "clean", "fraction": 1.0, **regulariser}
+    return {"name": "taser", "form": "paper", "operator": "first_order", **regulariser}
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_the_same_penalty_without_the_network(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"regulariser": clean(at="noised")}, "at=clean"),
-        ({"regulariser": clean(at="auto")}, "at=clean"),
+        ({"regulariser": clean(form="noised")}, "form=paper"),
+        ({"regulariser": clean(form="steepest")}, "form=paper"),
         ({"regulariser": clean(replaced="shuffled")}, "replaced=none"),
         ({"regulariser": clean(score="gaussian")}, "a denoiser's score"),
-        ({"regulariser": clean(name="gradient")}, "name=taser"),
+        ({"regulariser": clean(name="gradient-norm")}, "name=taser"),
         ({"data": {"augment": "crop"}}, "data.augment=none"),
         ({"data": {"examples": 96}}, "was made for data = .*every example"),
         ({"data": {"validation": 0.2}}, "was made for data = .*as data.validation"),

@@ -55,7 +55,7 @@ def test_an_estimate_changes_no_weights() -> None:
     """A high rate and a heavy penalty on one batch again and again would end in infinities."""
     setup = set_up(
         small(
-            regulariser={"name": "taser", "weight": 10.0, "unit": "raw"},
+            regulariser={"name": "taser", "weight": 10.0},
             optimiser={"name": "sgd", "rate": 10.0},
         )
     )

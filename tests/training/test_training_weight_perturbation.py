@@ -37,7 +37,7 @@ def test_the_ascent_leaves_a_running_centre_alone() -> None:
     pieces = learner._attacked(x, y, None, generator)
     for before in (math.nan, 0.25):
         centre.value = torch.tensor(before)
-        with learner._perturbed(pieces, 1.0, generator):
+        with learner._perturbed(pieces, 1.0):
             assert float(centre.value) == pytest.approx(before, nan_ok=True)
 
 
@@ -55,7 +55,7 @@ def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
     learner.precision.scaler = torch.amp.GradScaler("cpu")
     weight = learner.module.head.weight
     before = weight.detach().clone()
-    with learner._perturbed(learner._attacked(x, y, None, generator), 0.0, generator):
+    with learner._perturbed(learner._attacked(x, y, None, generator), 0.0):
         length = float((weight - before).norm().detach())
     assert length == pytest.approx(learner.gamma * float(before.norm()), rel=1e-4)
 
@@ -63,6 +63,6 @@ def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
 def test_the_penalty_takes_part_in_the_ascent_if_asked_to(tmp_path: Path) -> None:
     for asked in (False, True):
         objective = {**AWP, "awp_with_penalty": asked}
-        regulariser = {"name": "taser", "weight": 0.1, "at": "clean"}
+        regulariser = {"name": "taser", "weight": 0.1, "form": "paper"}
         train(small(objective=objective, regulariser=regulariser), tmp_path / str(asked))
     assert not same(weights(tmp_path / "True"), weights(tmp_path / "False"))

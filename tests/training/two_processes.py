@@ -19,15 +19,16 @@ from taser.training import _run as run
 from taser.training._build import Setup, set_up
 from taser.training._checkpoint import weights_as_bytes
 
-EXACT = {"name": "taser", "score": "gaussian", "at": "clean", "backend": "exact", "fraction": 1.0}
-LANGEVIN = {**EXACT, "operator": "langevin", "weight": 1e-4}
+LANGEVIN = {
+    "name": "taser", "score": "gaussian", "form": "paper", "backend": "exact", "weight": 1e-4,
+}  # fmt: skip
 SMOOTH = {**MLP, "activation": "silu"}
 AWP = {"awp": True, "awp_start": 0, "awp_gamma": 0.05}
 
 STEPS: dict[str, dict[str, Any]] = {
     "standard": {},
     "pgd": {"objective": {"name": "pgd"}},
-    "first order": {"regulariser": {**EXACT, "weight": 0.1}},
+    "first order": {"regulariser": {**LANGEVIN, "operator": "first_order", "weight": 0.1}},
     "langevin": {"objective": {"name": "pgd"}, "regulariser": LANGEVIN},
     "running centre": {"regulariser": {**LANGEVIN, "center": "running"}},
     "trades and awp": {"objective": {"name": "trades", **AWP}, "regulariser": LANGEVIN},
@@ -36,7 +37,7 @@ STEPS: dict[str, dict[str, Any]] = {
     },
     "in parts, with a teacher": {
         "objective": {"name": "trades"}, "teacher": {"weight": 1.0}, "loop": {"accumulate": 2},
-        "regulariser": {"name": "gradient", "fraction": 1.0},
+        "regulariser": {"name": "gradient-norm"},
     },
     "clipped": {"optimiser": {"clip": 0.1}},
 }  # fmt: skip

@@ -22,7 +22,7 @@ from ._diagnostics import diagnose, evaluate_run
 from ._jobs import Queue, run_workers
 from ._run_results import Results, read_results
 
-FORM = ("form", "at", "operator", "unit", "center", "timestep", "sigma")
+FORM = ("form", "operator", "center", "timestep", "sigma")
 """The keys of a penalty in which the seeds of one row must agree."""
 
 

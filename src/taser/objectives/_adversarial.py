@@ -1,7 +1,7 @@
 """Adversarial training (Madry et al., 2018)."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ Task = Literal["classification", "regression"]
 class Standard(Objective):
     """Cross-entropy, or squared error for regression: mean_i ℓ(f(x_i), y_i)."""
 
+    adversarial: ClassVar[bool] = False
     task: Task = "classification"
     label_smoothing: float = 0.0
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import inf
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ def check_weight(name: str, weight: float) -> None:
 
 class Objective(ABC):
     """Call it in any loop: loss = objective(model, x, y)."""
+
+    adversarial: ClassVar[bool] = True  # whether it trains at attacked points
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -1,6 +1,8 @@
 """Regularisers: TASER in its forms, and the gradient penalties that it is compared with."""
 
-from ._gradients import GradientPenalty, JacobianPenalty
-from ._taser import Regulariser, Taser
+from taser.stein import Regulariser
 
-__all__ = ["GradientPenalty", "JacobianPenalty", "Regulariser", "Taser"]
+from ._gradients import GradientNorm, Jacobian
+from ._taser import Taser
+
+__all__ = ["GradientNorm", "Jacobian", "Regulariser", "Taser"]

@@ -1,88 +1,107 @@
-"""What a reviewer asks TASER to be compared with: penalties that know nothing of the data."""
+"""Penalties on the size of an input gradient: what TASER is compared with. They need no score."""
+
+from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._random import random_part
-from taser._tensors import full_precision
-from taser.attacks import Model
 from taser.probes import Margin, Probe, Probed
+from taser.stein import Regulariser, SharedPass
 from taser.stein._backends import gradient_with_graph
-from taser.stein._batchnorm import SharedPass, asked
-from taser.stein._layer_checks import plain_kernels
-from taser.stein._model_state import unwrap_ddp
+from taser.stein._layer_checks import check_structure, plain_kernels
+from taser.stein._residual import check_choice, check_count
+
+Size = Literal["l1", "l2"]
+Of = Literal["margin", "loss"]
 
 
-class GradientPenalty(nn.Module):
-    """mean_i ‖∇m(x_i)‖²: the size of the probe's input gradient, alike in every direction.
+class GradientNorm(Regulariser):
+    """mean_i ‖∇f(x_i)‖₁, or mean_i ‖∇f(x_i)‖₂², of the margin or of the loss.
 
-    It is computed as TASER's penalty is, with BatchNorm's statistics fixed and in full precision,
-    so that the score is all that differs. fraction: on a random part of the batch, as TASER's.
+    norm
+        "l1": how far f moves, to first order, inside an ℓ∞ ball of radius one. With of="loss" it is
+        the penalty of Rodríguez-Muñoz, Wang and Torralba (2024). "l2": the squared ℓ2 norm, alike
+        in every direction, as in Drucker and Le Cun (1992).
+    of
+        "margin": the smooth logit margin, or `probe`; "loss": the cross-entropy of each example.
+    every, fraction, batchnorm, generator, seed
+        As for every :class:`~taser.regularisers.Regulariser`.
+
+    BatchNorm's statistics, precision and layers are treated as in TASER, so that the score is all
+    that differs.
+
+    >>> import torch
+    >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3
+    >>> loss = F.cross_entropy(model(x), y) + 0.1 * GradientNorm("l1", of="loss")(model, x, y)
     """
 
-    def __init__(self, probe: Probe | None = None, fraction: float = 1.0) -> None:
-        super().__init__()
-        if not 0 < fraction <= 1:
-            raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
-        self.probe: Probe = Margin() if probe is None else probe
-        self.fraction = fraction
+    def __init__(
+        self, norm: Size = "l2", of: Of = "margin", *, probe: Probe | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        check_choice("norm", norm, get_args(Size))
+        check_choice("of", of, get_args(Of))
+        if of == "loss" and probe is not None:
+            raise ValueError("probe is for of='margin'; of='loss' takes the cross-entropy")
+        self.norm: Size = norm
+        self.of: Of = of
+        self.probe: Probe = probe or (Margin() if of == "margin" else cross_entropy)
 
     def extra_repr(self) -> str:
-        return f"probe={self.probe!r}, fraction={self.fraction}"
+        probe = getattr(self.probe, "__name__", repr(self.probe))
+        return f"norm={self.norm!r}, of={self.of!r}, probe={probe}, fraction={self.fraction}"
 
-    def forward(
+    def penalise(
         self,
-        model: Model,
+        model: nn.Module,
         x: Tensor,
         y: Tensor | None,
-        s: Tensor | None = None,  # noqa: ARG002
-        *,
-        generator: torch.Generator | None = None,
-        shared: SharedPass | None = None,
+        s: Tensor | None,  # noqa: ARG002
+        shared: SharedPass,  # noqa: ARG002
     ) -> Tensor:
-        """A scalar. x: (B, *); the score is not needed, the generator for a part of the batch."""
-        model = unwrap_ddp(model)
-        if self.training and self.fraction < 1:
-            if generator is None:
-                raise ValueError("a part of the batch is drawn by a generator: give one")
-            rows = random_part(len(x), self.fraction, generator)
-            if rows is not None:
-                x, y = x[rows], None if y is None else y[rows]
-                shared = None if shared is None else shared.rows(rows)
-        with asked(model, x, shared), torch.enable_grad(), plain_kernels():
-            _, gradient = gradient_with_graph(Probed(model, self.probe, y), full_precision(x))
-            return gradient.flatten(1).square().sum(1).mean()
+        """The mean over the examples, a scalar."""
+        check_structure(model, "reverse")
+        with torch.enable_grad(), plain_kernels():
+            _, gradient = gradient_with_graph(Probed(model, self.probe, y), x)
+        flat = gradient.flatten(1)
+        return (flat.abs() if self.norm == "l1" else flat.square()).sum(1).mean()
 
 
-class JacobianPenalty(nn.Module):
+def cross_entropy(z: Tensor, y: Tensor | None) -> Tensor:
+    """The cross-entropy of each example, (B, C), (B,) → (B,), as a probe."""
+    if y is None:
+        raise ValueError("the gradient of the loss needs labels y")
+    return F.cross_entropy(z, y, reduction="none")
+
+
+class Jacobian(Regulariser):
     """mean_i ‖∂z/∂x(x_i)‖²_F of all outputs z, by random projections (Hoffman et al., 2019).
 
     For a random unit vector v of C outputs, C·E‖vᵀJ‖² = ‖J‖²_F.
     """
 
-    def __init__(self, projections: int = 1) -> None:
-        super().__init__()
-        if projections < 1:
-            raise ValueError(f"projections should be at least 1; got {projections}")
+    def __init__(self, projections: int = 1, **options: Any) -> None:
+        super().__init__(**options)
+        check_count("projections", projections)
         self.projections = projections
 
     def extra_repr(self) -> str:
         return f"projections={self.projections}"
 
-    def forward(
+    def penalise(
         self,
-        model: Model,
+        model: nn.Module,
         x: Tensor,
         y: Tensor | None,  # noqa: ARG002
-        s: Tensor | None = None,  # noqa: ARG002
-        *,
-        generator: torch.Generator | None = None,
-        shared: SharedPass | None = None,
+        s: Tensor | None,  # noqa: ARG002
+        shared: SharedPass,  # noqa: ARG002
     ) -> Tensor:
-        """A scalar. x: (B, *); labels and score are not needed."""
-        model = unwrap_ddp(model)
-        with asked(model, x, shared), torch.enable_grad(), plain_kernels():
-            x = full_precision(x).detach().requires_grad_()
+        """The mean over the examples, a scalar."""
+        check_structure(model, "reverse")
+        generator = self.generator_on(x.device)
+        with torch.enable_grad(), plain_kernels():
+            x = x.detach().requires_grad_()
             z = model(x.clone()).reshape(len(x), -1)  # a copy: it may begin in place
             total = z.new_zeros(())
             for _ in range(self.projections):

@@ -1,188 +1,192 @@
-"""TASER as a term of a loss: where the residual is asked, and with which score."""
+"""TASER in its forms: where the residual is evaluated, with which score, in which unit."""
 
-from typing import Literal, Protocol, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from taser._tensors import rows_like
-from taser.attacks import Model
-from taser.attacks._threat import Norm, Threat
-from taser.probes import Probe
-from taser.scores import Score
-from taser.stein import SharedPass, SteinPenalty
-from taser.stein._penalty import Directed, Field
+from taser.attacks import Threat
+from taser.attacks._threat import Norm
+from taser.probes import Probe, Probed
+from taser.stein import Regulariser, SharedPass, SteinPenalty
+from taser.stein._backends import Operator, input_gradient
+from taser.stein._batchnorm import Statistics
+from taser.stein._layer_checks import Backend, check_structure
 
-At = Literal["clean", "noised", "mixed", "paired", "steepest"]
-
-
-METHODS: dict[At, str] = {
-    "noised": "noised", "mixed": "noised", "paired": "paired", "steepest": "along"
-}  # fmt: skip
-"""What each form asks of a score."""
+FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
 
-class Regulariser(Protocol):
-    """A penalty on a model at the clean batch: TASER, or what it is compared with."""
+@dataclass(frozen=True)
+class Form:
+    """What a form fixes: the operator, the centre, and the method that the score needs."""
 
-    def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor | None,
-        s: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        shared: SharedPass | None = None,
-    ) -> Tensor: ...
+    operator: Operator
+    center: Literal["batch", "none"]
+    method: str | None
 
 
-class NoisedScore(Protocol):
-    """A score that can draw noised points: x ↦ (x + σε, s(x + σε)), pairs of them, and along v."""
-
-    def noised(
-        self, x: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor: ...
-
-    def along(self, x: Tensor, v: Tensor) -> Tensor: ...
+FORMS: dict[FormName, Form] = {
+    "steepest": Form("first_order", "none", "along"),
+    "paired": Form("first_order", "batch", "paired"),
+    "mixed": Form("first_order", "batch", "noised"),
+    "noised": Form("langevin", "batch", "noised"),
+    "paper": Form("langevin", "batch", None),
+}
 
 
-class Taser(nn.Module):
-    """The Stein penalty of the clean batch, never of adversarial inputs.
+class Taser(Regulariser):
+    """TASER: the Stein penalty of the clean batch, in one of five forms.
 
-    at
-        "clean": at x with s(x), as in the paper; the score may come from a cache. "noised": at
-        x + σε with s_σ(x + σε), where E[r] = 0 holds. "mixed": the model at x, the score at
-        x + σε: its drift is −(1/σ) ε̂·∇f(x), with ε̂ the part of the noise that the denoiser
-        recognises, the part off the data. "paired": half the difference of that at x + σε and at
-        x − σε, so that what the denoiser says of x itself, whatever the noise, drops out and
-        the drift has the mean zero for every x. "steepest": the same with noise that is not drawn
-        but points where f falls the fastest, v = −:func:`steepest`(∇f(x)); the score undoes it, so
-        that its drift −(1/σ)·Jv·∇f(x) is how fast f rises by what of that leads off the data. In
-        practice residuals have one sign, and their variance would leave out the mean: it needs
-        center="none".
-    norm
-        For "steepest", of the attacks to be feared.
+    >>> import torch, taser
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    >>> x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
+    >>> score = taser.scores.pretrained("digits").at(timestep=50)
+    >>> robust = taser.Taser(score, threat=taser.Threat("linf", 0.15))
+    >>> loss = torch.nn.functional.cross_entropy(model(x), y) + 0.3 * robust(model, x, y)
 
-    :meth:`against` makes the form that did best in our studies.
+    Write σ for the score's noise level, ε for a standard normal draw, and
+    s(x; v) = (s(x + σv) − s(x − σv))/2 ≈ −Jv/σ, with J the Jacobian of the denoiser's noise
+    estimate: Jv is the part of v that leads off the data. A form fixes the operator, the points,
+    the centre and the unit of λ together.
+
+    form
+        "steepest" (default): s(x; −u)·∇f(x) with u the direction in which f rises fastest inside
+        the threat, in units of the threat's ball: R ≈ mean (ε_threat · Ju·∇f)². λ from 0.1 to 1 is
+        a good start. It needs `threat`.
+        "paired": s(x; ε)·∇f(x), whose mean over ε is zero for every x; in units of the noise, σ²R.
+        "mixed": s(x + σε)·∇f(x), in units of the noise.
+        "noised": the full residual at x + σε, where E[r] = 0 holds exactly; in units of the noise.
+        "paper": the full residual Δf + s·∇f at x, Algorithm 1. Its unit is that of a diffusion
+        model's coordinates [-1, 1] if the inputs are pixels (R/16 for pixels in [0, 1]), and that
+        of x for a score in closed form.
+    threat
+        What the network should resist; for "steepest". Its box says where the pixels lie.
+    probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
+        Of the :class:`taser.SteinPenalty`.
+    operator, center
+        Other than the form's own, for studies.
     """
 
     def __init__(
         self,
-        penalty: SteinPenalty,
-        score: Score | NoisedScore | None,
-        at: At = "clean",
+        score: Any,
         *,
-        norm: Norm = "linf",
-    ) -> None:
-        super().__init__()
-        if at not in get_args(At):
-            raise ValueError(f"at should be one of {get_args(At)}; got {at!r}")
-        if at != "clean" and not hasattr(score, METHODS[at]):
-            raise ValueError(
-                f"at={at!r} needs a score that can draw noised points, by a method "
-                f"`{METHODS[at]}`, such as Denoiser(…).at(timestep=50); got {type(score).__name__}"
-            )
-        if at == "steepest" and penalty.centre.kind != "none":
-            raise ValueError(
-                "at='steepest' has residuals of nearly one sign, whose variance would leave out "
-                f"their mean: build the penalty with center='none'; got {penalty.centre.kind!r}"
-            )
-        if norm not in get_args(Norm):
-            raise ValueError(f"norm should be one of {get_args(Norm)}; got {norm!r}")
-        self.penalty = penalty
-        self.score = score
-        self.at: At = at
-        self.norm: Norm = norm
-        self.ball: Threat | None = None
-
-    @classmethod
-    def against(
-        cls,
-        threat: Threat,
-        score: NoisedScore,
+        threat: Threat | None = None,
+        form: FormName = "steepest",
         probe: Probe | None = None,
-        *,
+        operator: Operator | None = None,
+        center: str | float | None = None,
+        backend: Backend | Literal["auto"] = "auto",
+        probes: int = 1,
+        step: float | None = None,
+        unbiased: bool = False,
+        every: int = 1,
         fraction: float = 1.0,
+        batchnorm: Statistics = "auto",
+        generator: torch.Generator | None = None,
         seed: int = 0,
-    ) -> "Taser":
-        """TASER for attacks inside `threat`: first order, at "steepest", in units of the ball.
-
-        ε²σ²R, with R the mean square of σ⁻¹·(J sign ∇f)·∇f: the square of how far f moves inside
-        the ball by what of the steepest step leads off the data. λ from 0.1 to 1 is where to begin.
-
-        >>> import torch, taser
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-        >>> x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
-        >>> score = taser.scores.pretrained("digits").at(timestep=50)
-        >>> robust = taser.regularisers.Taser.against(taser.attacks.Threat("linf", 0.15), score)
-        >>> loss = torch.nn.functional.cross_entropy(model(x), y) + 0.3 * robust(model, x, y)
-
-        score
-            A denoiser at a noise level, such as `Denoiser.load(file).at(timestep=50)`.
-        probe, fraction, seed
-            Of the :class:`taser.SteinPenalty`.
-        """
-        if not isinstance(threat, Threat):
-            raise TypeError(f"threat should be one such as Threat('linf', 8/255); got {threat!r}")
-        if not hasattr(score, "sigma"):
-            raise ValueError(
-                "Taser.against needs a score at a noise level, such as "
-                f"Denoiser(…).at(timestep=50); got {type(score).__name__}"
-            )
-        penalty = SteinPenalty(
-            probe, operator="first_order", center="none", fraction=fraction, seed=seed
+    ) -> None:
+        super().__init__(
+            every=every, fraction=fraction, batchnorm=batchnorm, generator=generator, seed=seed
         )
-        made = cls(penalty, score, "steepest", norm=threat.norm)
-        made.ball = threat
-        return made
+        if form not in FORMS:
+            raise ValueError(f"form should be one of {get_args(FormName)}; got {form!r}")
+        if not isinstance(threat, Threat | None):
+            raise TypeError(f"threat should be one such as Threat('linf', 8/255); got {threat!r}")
+        _check_score(score, form)
+        if form == "steepest" and threat is None:
+            raise ValueError(
+                "form='steepest' needs the threat that the network should resist, such as "
+                "threat=taser.Threat('linf', 8/255)"
+            )
+        fixed = FORMS[form]
+        self.score = score
+        self.form: FormName = form
+        self.threat = threat
+        self.penalty = SteinPenalty(
+            probe, operator=operator or fixed.operator, backend=backend, probes=probes, step=step,
+            center=fixed.center if center is None else center, unbiased=unbiased,
+            batchnorm=batchnorm,
+        )  # fmt: skip
+
+    @property
+    def last(self) -> Any:
+        """The :class:`taser.stein.Record` of the last residuals, in units of the score."""
+        return self.penalty.last
+
+    def penalise(
+        self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
+    ) -> Tensor:
+        """R of these examples in the form's unit. s: cached scores at x, for form="paper"."""
+        self.penalty._generator = self.generator_on(x.device)
+        if s is None or self.form != "paper":
+            x, s, shared = self._points_and_scores(model, x, y, shared)
+        return self.unit(x) * self.penalty.penalise(model, x, y, s, shared)
+
+    def _points_and_scores(
+        self, model: nn.Module, x: Tensor, y: Tensor | None, shared: SharedPass
+    ) -> tuple[Tensor, Tensor, SharedPass]:
+        """The points at which the model is evaluated, the scores there, and the pass at them."""
+        generator = self.generator_on(x.device)
+        if self.form == "paper":
+            return x, self.score(x), shared
+        if self.form == "paired":
+            return x, self.score.paired(x, generator), shared
+        if self.form == "steepest":
+            assert self.threat is not None
+            if self.penalty.is_new(model, shared):
+                check_structure(model, "difference")
+            gradient = input_gradient(Probed(model, self.penalty.probe, y), x)
+            return x, self.score.along(x, -steepest(gradient, self.threat.norm)), shared
+        moved, s = self.score.noised(x, generator)
+        return (x, s, shared) if self.form == "mixed" else (moved, s, shared.without_outputs())
+
+    def unit(self, x: Tensor) -> float:
+        """What R is multiplied by, so that λ is in the form's unit. x: inputs, (B, *)."""
+        if self.form == "steepest":
+            assert self.threat is not None
+            return (self.threat.reach(x.shape[1:]) * self.score.sigma) ** 2
+        if self.form != "paper":
+            return float(self.score.sigma) ** 2
+        box = (0.0, 1.0) if self.threat is None else (self.threat.low, self.threat.high)
+        if not hasattr(self.score, "sigma") or box[0] is None or box[1] is None:
+            return 1.0
+        return ((box[1] - box[0]) / 2) ** 4  # u = a x + b has r_u = r_x/a², and a = 2/(high − low)
+
+    def batch_correction(self, n: int, batch: int) -> float:
+        """As :meth:`taser.SteinPenalty.batch_correction`."""
+        return self.penalty.batch_correction(n, batch)
+
+    def state(self) -> dict[str, Tensor]:
+        """The centre of the residuals."""
+        return self.penalty.state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore the centre."""
+        self.penalty.load_state(state)
 
     def extra_repr(self) -> str:
-        return f"at={self.at!r}" + (f", against {self.ball}" if self.ball else "")
+        return f"form={self.form!r}" + (f", threat={self.threat}" if self.threat else "")
 
-    def forward(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor | None,
-        s: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
-        shared: SharedPass | None = None,
-    ) -> Tensor:
-        """R of the batch, a scalar. s: cached scores at x, like x, for at="clean".
 
-        shared: a pass of the loss at x, or with its statistics alone at adversarial points.
-        """
-        field = s if self.at == "clean" and s is not None else self._field(generator)
-        value = self.penalty(model, x, y, field, shared=shared)
-        if self.ball is None:
-            return value
-        return (self.ball.reach(x.shape[1:]) * self.score.sigma) ** 2 * value  # type: ignore[union-attr]
-
-    def _field(self, generator: torch.Generator | None) -> Field | Directed:
-        """x ↦ (the points for the model, the score), asked only for the examples that count."""
-        if self.at == "steepest":
-            return Directed(lambda x, g: self.score.along(x, -steepest(g, self.norm)))  # type: ignore[union-attr]
-
-        def field(x: Tensor) -> tuple[Tensor, Tensor]:
-            if self.at == "clean":
-                if not callable(self.score):
-                    raise ValueError("at='clean' needs a score model, or s with each batch")
-                return x, self.score(x)
-            score: NoisedScore = self.score  # type: ignore[assignment]  # as __init__ checked
-            if self.at == "paired":
-                return x, score.paired(x, generator)
-            moved, s = score.noised(x, generator)
-            return (x if self.at == "mixed" else moved), s
-
-        return field
+def _check_score(score: Any, form: FormName) -> None:
+    method = FORMS[form].method
+    if method is None and not callable(score):
+        raise ValueError(
+            "form='paper' needs a score model, such as taser.scores.pretrained('digits').at("
+            f"timestep=50); got {type(score).__name__}"
+        )
+    if method is not None and not (hasattr(score, method) and hasattr(score, "sigma")):
+        raise ValueError(
+            f"form={form!r} needs a score at a noise level, such as Denoiser.load(file)."
+            f"at(timestep=50); got {type(score).__name__}"
+        )
 
 
 def steepest(gradient: Tensor, norm: Norm) -> Tensor:
-    """Where f grows the fastest for a step of a given size, with root mean square one as noise has.
+    """The direction in which f rises fastest, of root mean square one as noise has.
 
     gradient: ∇f(x), (B, *), like what is returned: its sign for ℓ∞, √d·∇f/‖∇f‖ for ℓ2.
     """

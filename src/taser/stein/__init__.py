@@ -1,15 +1,16 @@
-"""The Stein operator: directions, residuals by four backends, the penalty, the identities."""
+"""The Stein operator: residuals by four backends, the penalty, and the paper's identities."""
 
 from . import identities
 from ._backends import directions
 from ._batchnorm import SharedPass
 from ._layer_checks import UnsupportedLayer
-from ._penalty import Calibration, Record, SteinPenalty
+from ._penalty import Calibration, Record, Regulariser, SteinPenalty
 from ._residual import stein_residual
 
 __all__ = [
     "Calibration",
     "Record",
+    "Regulariser",
     "SharedPass",
     "SteinPenalty",
     "UnsupportedLayer",

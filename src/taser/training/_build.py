@@ -15,7 +15,6 @@ from taser import attacks, objectives
 from taser._distributed import world_size
 from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
-from taser.attacks._threat import Norm
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._splitting import hold_out
 from taser.models import load_model
@@ -23,17 +22,16 @@ from taser.models._ema import EMA
 from taser.models._folding import supports_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
-from taser.regularisers import GradientPenalty, JacobianPenalty, Regulariser, Taser
+from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
 from taser.scores import DenoisingScore, Gaussian, Replaced, Score, named, pretrained
 from taser.scores._named import SHIPPED
 from taser.scores._score_cache import StaleCache, model_hash, read_cache
-from taser.stein import SteinPenalty
 
 from ._config import Config, DataConfig, ModelConfig, ObjectiveConfig, RegulariserConfig
 from ._optimiser import build_optimiser
 from ._step import AttackView, Learner, Precision
 
-PIXELS_PER_UNIT = 2.0  # u = 2x − 1 are the coordinates of a diffusion model
+FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
 
 
 def load_data(config: DataConfig, root: Path | None = None) -> Dataset:
@@ -142,14 +140,17 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
 
 
 def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
-    """The score of the training inputs."""
+    """The score of the training inputs, at a noise level."""
     if config.score == "gaussian" or (config.score == "auto" and not dataset.train.is_images):
         if config.replaced != "none":
             raise ValueError(
                 f"regulariser.replaced={config.replaced} takes the place of a denoiser's score; "
                 "this one is a Gaussian's"
             )
-        return Gaussian.fit(dataset.train.rows(slice(None)))
+        gaussian = Gaussian.fit(dataset.train.rows(slice(None)))
+        if config.form == "paper":
+            return gaussian
+        return gaussian.at(sigma=FEATURE_SIGMA if config.sigma is None else config.sigma)
     if config.score == "auto" and dataset.name not in SHIPPED:
         raise ValueError(
             f"no score model ships for {dataset.name}: fit one with `taser score fit --data "
@@ -172,47 +173,25 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
 
 
 def build_regulariser(
-    config: RegulariserConfig, dataset: Dataset, generator: torch.Generator, norm: Norm = "linf"
+    config: RegulariserConfig, dataset: Dataset, threat: Threat, generator: torch.Generator
 ) -> Regulariser | None:
-    """TASER or a control; its random directions come from `generator`. norm: for at "steepest"."""
-    probe = Output() if dataset.task == "regression" else None
+    """TASER or a gradient penalty; its random numbers come from `generator`."""
     if config.name == "none":
         return None
-    if config.name == "gradient":
-        return GradientPenalty(probe, config.fraction)
+    lazy: dict[str, Any] = {
+        "every": config.every, "fraction": config.fraction, "batchnorm": config.batchnorm,
+        "generator": generator,
+    }  # fmt: skip
     if config.name == "jacobian":
-        return JacobianPenalty(config.probes)
-    penalty = SteinPenalty(
-        probe, operator=config.operator, backend=config.backend, probes=config.probes,
-        step=config.step, center=config.center, unbiased=config.unbiased, every=config.every,
-        fraction=config.fraction, batchnorm=config.batchnorm, generator=generator,
+        return Jacobian(config.probes, **lazy)
+    probe = Output() if dataset.task == "regression" else None
+    if config.name == "gradient-norm":
+        return GradientNorm(config.norm, config.of, probe=probe, **lazy)
+    return Taser(
+        build_score(config, dataset), threat=threat, form=config.form, probe=probe,
+        operator=config.operator, center=config.center, backend=config.backend,
+        probes=config.probes, step=config.step, unbiased=config.unbiased, **lazy,
     )  # fmt: skip
-    score = build_score(config, dataset)
-    if config.at != "auto":
-        return Taser(penalty, score, config.at, norm=norm)
-    return Taser(penalty, score, "paired" if hasattr(score, "paired") else "clean")
-
-
-def unit_of(config: RegulariserConfig, regulariser: Regulariser | None, reach: float) -> float:
-    """What R is multiplied with, so that `weight` is in its unit (1 for "raw" and "ratio").
-
-    reach: how far the ball's edge is in every coordinate, as a root mean square.
-    """
-    if not isinstance(regulariser, Taser) or config.unit in ("raw", "ratio"):
-        return 1.0
-    if config.unit == "paper":
-        return PIXELS_PER_UNIT**-4  # r_u = r_x/a², squared
-    sigma = getattr(regulariser.score, "sigma", None)
-    if sigma is None:
-        raise ValueError(
-            f"regulariser.unit={config.unit} needs a score at a noise level, a denoiser's"
-        )
-    if config.unit == "ball" and regulariser.at != "steepest":
-        raise ValueError(
-            "regulariser.unit=ball is for regulariser.at=steepest; with "
-            f"at={regulariser.at} take unit=noise, and center=batch"
-        )
-    return float(sigma) ** 2 * (reach**2 if config.unit == "ball" else 1.0)
 
 
 def cached_scores(
@@ -221,12 +200,11 @@ def cached_scores(
     """What `regulariser.cache` holds, (N, *), if it is named; refused unless it is of this run."""
     if config.regulariser.cache is None:
         return None
-    clean = isinstance(regulariser, Taser) and regulariser.at == "clean"
     score = getattr(regulariser, "score", None)
-    if not clean or not isinstance(score, DenoisingScore):
+    if config.regulariser.form != "paper" or not isinstance(score, DenoisingScore):
         raise ValueError(
             "regulariser.cache holds a denoiser's score at the examples themselves: it takes "
-            "regulariser.name=taser, at=clean and replaced=none"
+            "regulariser.name=taser, form=paper and replaced=none"
         )
     if build_augmentation(config.data, dataset) is not None:
         raise ValueError(
@@ -339,12 +317,12 @@ def _learner(
     device: torch.device,
 ) -> Learner:
     objective = build_objective(config.objective, dataset)
-    reach = build_threat(config.objective, dataset).reach(dataset.input_shape)
-    regulariser = build_regulariser(config.regulariser, dataset, generator, config.objective.norm)
-    if isinstance(regulariser, nn.Module):
+    threat = build_threat(config.objective, dataset)
+    regulariser = build_regulariser(config.regulariser, dataset, threat, generator)
+    if regulariser is not None:
         regulariser.to(device)
-        # A difference of two rounded answers is mostly rounding; attacks and loss are in bfloat16
-        # on a GPU, so that it is the penalty alone which gets slower.
+        # A difference of two rounded outputs is mostly rounding; attacks and loss are in bfloat16
+        # on a GPU, so that only the penalty gets slower.
         torch.backends.cudnn.allow_tf32 = False
     teacher = None
     if config.teacher.weight:
@@ -353,8 +331,7 @@ def _learner(
         teacher = copy.deepcopy(model).eval().requires_grad_(False)
     return Learner(
         model, objective, build_optimiser(model, config.optimiser),
-        Precision(config.loop.precision, device), regulariser,
-        unit_of(config.regulariser, regulariser, reach), teacher,
+        Precision(config.loop.precision, device), regulariser, teacher,
         config.teacher.weight, config.objective.awp_gamma, config.objective.awp_with_penalty,
         config.optimiser.clip,
         config.loop.accumulate, attacked=AttackView(config.loop.fold, config.loop.compile),

@@ -18,7 +18,6 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from taser._files import write_atomically
-from taser.regularisers import Taser
 
 from ._build import Setup
 from ._optimiser import optimiser_tensors, restore_optimiser
@@ -67,6 +66,8 @@ def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
     """
     tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
     tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
+    if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
+        tensors["centre"] = centre
     return Checkpoint(tensors, {
         "progress": {
             **asdict(state), "sums": {name: float(value) for name, value in state.sums.items()}
@@ -84,6 +85,8 @@ def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
         raise ValueError("the data are not those that this run began with: start a new one")
     for name, module in _modules(setup).items():
         module.load_state_dict(checkpoint.tensors[name])
+    if setup.learner.regulariser is not None and "centre" in checkpoint.tensors:
+        setup.learner.regulariser.load_state(checkpoint.tensors["centre"])
     restore_optimiser(setup.learner.optimiser, checkpoint.tensors["optimiser"])
     setup.batches.load_state_dict(state["batches"])
     if state["scaler"]:
@@ -100,8 +103,6 @@ def _modules(setup: Setup) -> dict[str, nn.Module]:
         modules["average"] = setup.average.model
     if learner.teacher is not None:
         modules["teacher"] = learner.teacher
-    if isinstance(learner.regulariser, Taser):
-        modules["centre"] = learner.regulariser.penalty.centre
     return modules
 
 

@@ -83,56 +83,64 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class RegulariserConfig:
-    """What is added: TASER, a control, or nothing.
+    """What is added to the loss: TASER, a gradient penalty, or nothing.
 
+    form
+        Of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
     weight, unit
-        λ, and of what: "raw" R in score units of the data's coordinates; "noise" σ²R, whose
-        first-order residual is ε̂·∇f; "ball" ε²σ²R with the objective's ε, whose residual is how
-        far f moves inside the ball; "paper" R in the coordinates [-1, 1] of a diffusion model,
-        R/16; "ratio": λ such that the gradient of λR is `weight` times that of the base loss,
-        measured while λ ramps up.
+        λ, in the form's unit. With unit "ratio", λ is such that the gradient of λR is `weight`
+        times that of the base loss, measured while λ ramps up.
     ramp
         The share of training over which λ grows from zero.
+    norm, of
+        Of :class:`taser.regularisers.GradientNorm`.
     every, fraction
-        TASER's penalty in each k-th step only, and on a random part of the batch: a quarter costs a
-        quarter, keeps the expected gradient and makes it noisier. The gradient penalty takes such a
-        part too, in every step; the Jacobian's takes all.
+        Compute the penalty in each k-th step only, and on a random part of the batch: a quarter
+        costs a quarter, keeps the expected gradient and makes it noisier.
     score
         "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
         :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or
-        a function of yours, "file.py:function". Its noise level is `sigma` in the data's units, or
+        a function, "file.py:function". Its noise level is `sigma` in the data's units, or
         `timestep` of the DDPM schedule.
     precision
         Of the score's network: "auto" is bfloat16 where the hardware has it, for half the time;
         None leaves it as the score is.
-    replaced
-        With the score of "shuffled" images or "white" directions instead of a denoiser's own, for
-        studies that ask whether the geometry matters.
     cache
-        A folder that `taser score cache` wrote with this score for these data, for at "clean"
-        without augmentation: the scores are read, and no network asked.
+        A folder that `taser score cache` wrote with this score for these data, for form "paper"
+        without augmentation: the scores are read instead of computed.
+    operator, center, replaced
+        For studies: another operator or centre than the form's; the score of "shuffled" images or
+        "white" directions instead of a denoiser's own.
     """
 
-    name: Literal["none", "taser", "gradient", "jacobian"] = "none"
-    weight: NotNegative = 1.0
-    unit: Literal["raw", "noise", "ball", "paper", "ratio"] = "raw"
+    name: Literal["none", "taser", "gradient-norm", "jacobian"] = "none"
+    form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
+    weight: NotNegative = 0.3
+    unit: Literal["form", "ratio"] = "form"
     ramp: Share = 0.1
-    at: Literal["auto", "clean", "noised", "mixed", "paired", "steepest"] = "auto"
-    operator: Literal["langevin", "first_order"] = "first_order"
+    norm: Literal["l1", "l2"] = "l2"
+    of: Literal["margin", "loss"] = "margin"
+    operator: Literal["langevin", "first_order"] | None = None
+    center: Literal["batch", "running", "none"] | None = None
     backend: Literal["auto", "difference", "reverse", "piecewise_linear", "exact"] = "auto"
     probes: int = 1
     step: Number | None = None
-    center: Literal["batch", "running", "none"] = "batch"
     unbiased: bool = False
     batchnorm: Literal["auto", "running"] = "auto"
     every: int = 1
-    fraction: Number = 0.25
+    fraction: Number = 1.0
     score: str = "auto"
     timestep: int = 50
     sigma: Number | None = None
     precision: Literal["float32", "bfloat16", "auto"] | None = None
     replaced: Literal["none", "shuffled", "white"] = "none"
     cache: str | None = None
+
+    @property
+    def centred_by_batch(self) -> bool:
+        """Whether residuals are centred by the mean of their own batch."""
+        by_form = "none" if self.form == "steepest" else "batch"
+        return self.name == "taser" and (self.center or by_form) == "batch"
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -238,8 +246,8 @@ class Config:
 
     def check_pieces(self, batch: int) -> None:
         """Raise if some piece of a batch is one example, whose penalty has no variance."""
-        penalised = self.regulariser.name == "taser" and self.regulariser.center == "batch"
-        if penalised and self.loop.accumulate > 1 and batch < 2 * self.loop.accumulate:
+        parts = self.loop.accumulate
+        if self.regulariser.centred_by_batch and parts > 1 and batch < 2 * parts:
             raise ValueError(
                 f"loop.accumulate={self.loop.accumulate} leaves single examples of a batch of "
                 f"{batch}, and the variance that TASER penalises needs two"

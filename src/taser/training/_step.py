@@ -1,4 +1,4 @@
-"""λ in a unit that transfers: how large the penalty's gradient is beside the loss's own."""
+"""One step of training: attack, loss, regulariser, teacher, backward, update."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import variance_correction, world_size
+from taser._distributed import world_size
 from taser.models._folding import FoldedModel, fold_batchnorm
-from taser.objectives import Loss, Objective, Standard, perturbed, teacher_kl
-from taser.regularisers import Regulariser, Taser
+from taser.objectives import Loss, Objective, perturbed, teacher_kl
+from taser.regularisers import Regulariser
 from taser.stein import SharedPass
 from taser.stein._model_state import eval_mode, restored_buffers, unwrap_ddp
 
@@ -119,12 +119,11 @@ class Examples:
 
 @dataclass
 class Learner:
-    """What a step needs, and all that it changes.
+    """What a step needs, and everything that it changes.
 
-    model: as Accelerate prepared it, perhaps wrapped for several processes. unit: what R is
-    multiplied with beside λ; alpha: the teacher's weight; gamma: of the weight perturbation;
-    parts: how many pieces a batch is taken in; number: of the step, from zero; attacked: how
-    attacks ask the model.
+    model: as Accelerate prepared it, perhaps wrapped for several processes. alpha: the teacher's
+    weight; gamma: of the weight perturbation; parts: how many pieces a batch is taken in; number:
+    of the step, from zero; attacked: the form of the model that attacks run.
     """
 
     model: nn.Module
@@ -132,7 +131,6 @@ class Learner:
     optimiser: torch.optim.Optimizer
     precision: Precision
     regulariser: Regulariser | None = None
-    unit: float = 1.0
     teacher: nn.Module | None = None
     alpha: float = 0.0
     gamma: float = 0.005
@@ -160,10 +158,10 @@ class Learner:
         pieces = self._attacked(x, y, s, generator)
         self.optimiser.zero_grad(set_to_none=True)
         numbers: Numbers = {}
-        with self._perturbed(pieces, weight, generator) if perturb else nullcontext():
+        with self._perturbed(pieces, weight) if perturb else nullcontext():
             for piece in pieces:
                 with nullcontext() if piece is pieces[-1] else self._local_gradients():
-                    total, found = self.loss(self.model, piece, weight, generator)
+                    total, found = self.loss(self.model, piece, weight)
                     self._check(total, found)
                     self.precision.scaler.scale(piece.share * total).backward()
                 for name, value in found.items():
@@ -171,9 +169,7 @@ class Learner:
             self._update()
         return _of_all(numbers)
 
-    def loss(
-        self, model: nn.Module, piece: Examples, weight: float, generator: torch.Generator
-    ) -> tuple[Tensor, Numbers]:
+    def loss(self, model: nn.Module, piece: Examples, weight: float) -> tuple[Tensor, Numbers]:
         """L_base + λR + α·KL(f_θ0 ‖ f_θ), and its parts."""
         shared = SharedPass(self.module if self._penalised else None)
         with self.precision.autocast(), shared:
@@ -182,32 +178,25 @@ class Learner:
             shared.outputs = base.clean
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
         if self.regulariser is not None:
-            if isinstance(self.regulariser, Taser):
-                self.regulariser.penalty.calls = self.number  # `every` counts steps, not pieces
-            r = self.unit * self.regulariser(
-                self.module, piece.x, piece.y, piece.s, generator=generator, shared=shared
-            )
-            r = self._of_the_batch(r, piece)
+            self.regulariser.calls = self.number  # `every` counts steps, not pieces
+            r = self.regulariser(self.module, piece.x, piece.y, piece.s, shared=shared)
+            batch = round(len(piece.x) / piece.share)
+            if batch > len(piece.x):
+                r = r * self.regulariser.batch_correction(len(piece.x), batch)
             total, numbers = total + weight * r, {**numbers, "penalty": r.detach()}
         if self.teacher is not None and self.alpha:
             kl = self._teacher_kl(model, piece.x, base)
             total, numbers = total + self.alpha * kl, {**numbers, "teacher": kl.detach()}
         return total, {"loss": total.detach(), **numbers, **_accuracies(base, piece.y)}
 
-    def _of_the_batch(self, r: Tensor, piece: Examples) -> Tensor:
-        """A piece is centred by its own mean: what that makes its variance short of the batch's."""
-        own = isinstance(self.regulariser, Taser) and self.regulariser.penalty.centre.of_batch
-        whole = round(len(piece.x) / piece.share)
-        return r * variance_correction(len(piece.x), whole) if own and whole > len(piece.x) else r
-
     @property
     def every(self) -> int:
-        """Steps from one penalty to the next."""
-        return self.regulariser.penalty.every if isinstance(self.regulariser, Taser) else 1
+        """Steps from one value of the regulariser to the next."""
+        return 1 if self.regulariser is None else self.regulariser.every
 
     @property
     def _penalised(self) -> bool:
-        """Whether this step has a penalty, which a lazy one has not in each."""
+        """Whether the regulariser computes anything in this step."""
         return self.regulariser is not None and self.number % self.every == 0
 
     def _teacher_kl(self, model: nn.Module, x: Tensor, base: Loss) -> Tensor:
@@ -220,25 +209,23 @@ class Learner:
     def _attacked(
         self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
     ) -> list[Examples]:
-        plain = isinstance(self.objective, Standard)  # which attacks nothing
-        pieces, asked = [], self.module if plain else self.attacked.of(self.module, x)
+        attacked = self.attacked.of(self.module, x) if self.objective.adversarial else self.module
+        pieces = []
         parts = min(self.parts, len(x))
         inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
         scores = s.tensor_split(parts) if s is not None else [None] * parts
         for part, own, score in zip(inputs, labels, scores, strict=True):
             with self.precision.autocast():
-                moved = self.objective.attack(asked, part, own, generator=generator)
+                moved = self.objective.attack(attacked, part, own, generator=generator)
             pieces.append(Examples(part, own, score, moved, len(part) / len(x)))
         return pieces
 
-    def _perturbed(
-        self, pieces: list[Examples], weight: float, generator: torch.Generator
-    ) -> AbstractContextManager:
+    def _perturbed(self, pieces: list[Examples], weight: float) -> AbstractContextManager:
         def ascent(piece: Examples) -> Callable[[nn.Module], Tensor]:
             def loss(model: nn.Module) -> Tensor:
                 if self.penalty_in_ascent:
-                    with _kept_centre(self.regulariser):
-                        total = self.loss(model, piece, weight, generator)[0]
+                    with _restored_state(self.regulariser):
+                        total = self.loss(model, piece, weight)[0]
                 else:
                     with self.precision.autocast():
                         total = self.objective.loss(model, piece.x, piece.y, piece.moved).total
@@ -274,17 +261,14 @@ class Learner:
 
 
 @contextmanager
-def _kept_centre(regulariser: Regulariser | None) -> Iterator[None]:
-    """A running centre follows the steps, and not the ascent of the weights in them."""
-    if not isinstance(regulariser, Taser):
-        yield
-        return
-    centre = regulariser.penalty.centre
-    before = centre.value
+def _restored_state(regulariser: Regulariser | None) -> Iterator[None]:
+    """A running centre is updated by the steps, not by the ascent of the weights in them."""
+    before = {} if regulariser is None else regulariser.state()
     try:
         yield
     finally:
-        centre.value = before
+        if regulariser is not None:
+            regulariser.load_state(before)
 
 
 def _of_all(numbers: Numbers) -> Numbers:
@@ -322,21 +306,10 @@ def gradient_ratio(
     moved = objective.attack(module, x, y, generator=generator)
     with restored_buffers(module):
         base = gradient_norm(module, objective.loss(module, x, y, moved).total)
-    with _whole(regulariser):
-        penalty = gradient_norm(module, regulariser(module, x, y, s, generator=generator))
+    regulariser.eval()  # R of the whole batch
+    penalty = gradient_norm(module, regulariser(module, x, y, s))
+    regulariser.train()
     return base / penalty if penalty > 0 else 0.0
-
-
-@contextmanager
-def _whole(regulariser: Regulariser) -> Iterator[None]:
-    """R itself: in evaluation mode of the whole batch, in each call, and a running centre stays."""
-    penalty = regulariser.penalty if isinstance(regulariser, Taser) else regulariser
-    assert isinstance(penalty, nn.Module)
-    try:
-        penalty.eval()
-        yield
-    finally:
-        penalty.train()
 
 
 def gradient_norm(model: nn.Module, value: Tensor) -> float:

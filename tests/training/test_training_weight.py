@@ -1,65 +1,55 @@
 """What λ is a multiple of."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from small_runs import MLP, lines, small
 
 from taser.regularisers import Taser
-from taser.scores import sigma_of
+from taser.regularisers._taser import FormName
 from taser.training import Config, train
-from taser.training._build import Setup, set_up, unit_of
+from taser.training._build import Setup, set_up
 from taser.training._step import gradient_norm, gradient_ratio
 
 TASER = {"name": "taser", "ramp": 0.0}
 
 
-def test_units_of_the_penalty(tmp_path: Path) -> None:
-    """ "noise" is σ²R, "ball" ε²σ²R and "paper" R/16, so λ is λ·σ² or λ/16 in the other."""
-    found = {}
-    steepest = {**TASER, "at": "steepest", "center": "none"}
-    for unit in ("raw", "noise", "ball", "paper"):
-        train(small(regulariser={**steepest, "unit": unit, "weight": 1e-9}), tmp_path / unit)
-        found[unit] = lines(tmp_path / unit, "train")[0]["penalty"]
-    assert found["noise"] == pytest.approx(found["raw"] * sigma_of(50) ** 2, rel=1e-6)
-    epsilon = small().objective.epsilon
-    assert found["ball"] == pytest.approx(found["noise"] * epsilon**2, rel=1e-6)
-    assert found["paper"] == pytest.approx(found["raw"] / 16, rel=1e-6)
+def test_a_form_fixes_the_unit_of_the_weight() -> None:
+    """ "steepest" is ε²σ²R, forms with drawn noise σ²R, "paper" R/16."""
+    x = torch.zeros(2, 1, 8, 8)
+    epsilon, found = small().objective.epsilon, {}
+    for form in get_args(FormName):
+        setup = set_up(small(regulariser={**TASER, "form": form, "sigma": 0.2}))
+        assert isinstance(setup.learner.regulariser, Taser)
+        found[form] = setup.learner.regulariser.unit(x)
+    expected = {"steepest": (epsilon * 0.2) ** 2, "paper": 1 / 16}
+    assert found == pytest.approx({form: expected.get(form, 0.04) for form in found})
 
 
 def test_the_ball_of_the_norm() -> None:
     """λ = 1: a margin that moves by one inside the ball costs one, in ℓ2 as well."""
     found = {}
     for norm in ("linf", "l2"):
-        steepest = {**TASER, "at": "steepest", "center": "none", "unit": "ball", "sigma": 0.2}
         objective = {"name": "standard", "norm": norm, "epsilon": 0.5}
-        found[norm] = set_up(small(regulariser=steepest, objective=objective)).learner.unit
+        setup = set_up(small(regulariser={**TASER, "sigma": 0.2}, objective=objective))
+        assert isinstance(setup.learner.regulariser, Taser)
+        found[norm] = setup.learner.regulariser.unit(torch.zeros(2, 1, 8, 8))
     assert found["linf"] == pytest.approx((0.5 * 0.2) ** 2)
     assert found["l2"] == pytest.approx((0.5 * 0.2) ** 2 / 64)
-    drawn = small(regulariser={**TASER, "unit": "ball", "at": "paired"})
-    with pytest.raises(ValueError, match=r"unit=ball is for regulariser.at=steepest; with at=pair"):
-        set_up(drawn)
 
 
-def test_a_noise_level_of_one_s_own(tmp_path: Path) -> None:
-    setup = set_up(small(regulariser={**TASER, "unit": "noise", "sigma": 0.2}))
-    assert setup.learner.unit == pytest.approx(0.04)
-    gaussian = small(regulariser={**TASER, "unit": "noise", "score": "gaussian"})
-    with pytest.raises(ValueError, match=r"unit=noise needs a score at a noise level"):
-        train(gaussian, tmp_path)
-
-
-def test_units_are_for_taser_alone() -> None:
-    config = small(regulariser={"name": "gradient", "unit": "noise"}).regulariser
-    assert unit_of(config, None, 0.1) == 1.0
-    assert set_up(small(regulariser={"name": "gradient", "unit": "noise"})).learner.unit == 1.0
+def test_every_regulariser_can_be_trained_with(tmp_path: Path) -> None:
+    for name in ("taser", "gradient-norm", "jacobian"):
+        train(small(regulariser={"name": name, "weight": 1e-3, "fraction": 0.5}), tmp_path / name)
+        assert lines(tmp_path / name, "train")[0]["penalty"] > 0
 
 
 def exact(**options: object) -> Config:
     """A penalty without draws: the Gaussian's score at the clean points."""
-    regulariser = {**TASER, "score": "gaussian", "at": "clean", "unit": "ratio", "weight": 0.5,
-                   "fraction": 1.0}  # fmt: skip
+    regulariser = {**TASER, "score": "gaussian", "form": "paper", "operator": "first_order",
+                   "unit": "ratio", "weight": 0.5}  # fmt: skip
     return small(model={**MLP, "activation": "silu"}, regulariser={**regulariser, **options})
 
 
@@ -95,7 +85,7 @@ def test_the_ratio_is_of_the_whole_penalty() -> None:
     expected = ratio(set_up(exact()))
     setup = set_up(exact(every=3))
     for calls in range(4):
-        setup.learner.regulariser.penalty.calls = calls  # type: ignore[union-attr]
+        setup.learner.regulariser.calls = calls  # type: ignore[union-attr]
         setup.batches.position = 0
         assert ratio(setup) == pytest.approx(expected, rel=1e-6)
 
