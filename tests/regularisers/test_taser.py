@@ -14,7 +14,7 @@ from taser.probes import Margin, Probed
 from taser.regularisers import Taser
 from taser.regularisers._taser import FORMS, FormName, steepest
 from taser.scores import DenoisingScore
-from taser.stein._backends import Operator
+from taser.stein._checks import Operator
 from taser.training import read_recipe
 from taser.training._build import build_data, build_regulariser
 

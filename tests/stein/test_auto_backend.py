@@ -10,7 +10,7 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import UnsupportedLayer
-from taser.stein._layer_checks import bending_layer
+from taser.stein._checks import bending_layer
 
 
 def probed(model: nn.Module, case: cases.Case) -> Probed:

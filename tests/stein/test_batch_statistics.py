@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import cases
 import taser
 from taser.stein._batchnorm import Statistics
-from taser.stein._layer_checks import Backend, UnsupportedLayer
+from taser.stein._checks import Backend, UnsupportedLayer
 
 ROUTES: list[tuple[str, Backend]] = [
     ("batchnorm", "reverse"), ("batchnorm", "exact"), ("batchnorm", "difference"),

@@ -10,7 +10,7 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import UnsupportedLayer
-from taser.stein._layer_checks import Backend, instance_norm, layer_norm, plain_kernels
+from taser.stein._checks import Backend, instance_norm, layer_norm, plain_kernels
 from taser.stein._model_state import eval_mode
 
 DIFFERENTIATING: list[Backend] = ["reverse", "exact"]

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 import cases
 import taser
 from taser.probes import Logit, Margin, Output, Probed
-from taser.stein._backends import exact, reverse
-from taser.stein._residual import residual_terms
+from taser.stein._residual import exact, residual_terms, reverse
 
 
 def residuals(case: cases.Case) -> Tensor:

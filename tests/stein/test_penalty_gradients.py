@@ -6,8 +6,7 @@ from torch import Tensor
 
 import cases
 import taser
-from taser.stein._backends import Operator
-from taser.stein._layer_checks import Backend
+from taser.stein._checks import Backend, Operator
 
 OPERATORS: list[Operator] = ["langevin", "first_order"]
 SMOOTH = [name for name in cases.MODELS if name != "relu"]

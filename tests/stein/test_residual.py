@@ -8,8 +8,7 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import directions
-from taser.stein._backends import Operator
-from taser.stein._layer_checks import Backend
+from taser.stein._checks import Backend, Operator
 
 OPERATORS: list[Operator] = ["langevin", "first_order"]
 SMOOTH = [name for name in cases.MODELS if name != "relu"]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import cases
 import taser
-from taser.stein._backends import Operator
+from taser.stein._checks import Operator
 
 
 def gradient(model: nn.Module, case: cases.Case, *, share: bool, **options: object) -> Tensor:
@@ -212,7 +212,7 @@ def test_a_norm_used_twice_in_a_pass_is_refused_with_a_shared_pass_too() -> None
 
     model, x = Twice().train(), torch.randn(8, 4)
     penalty = taser.SteinPenalty(operator="first_order")
-    with pytest.raises(taser.stein._layer_checks.UnsupportedLayer, match="used twice"):
+    with pytest.raises(taser.stein.UnsupportedLayer, match="used twice"):
         penalty(model, x, torch.arange(8) % 4, torch.randn(8, 4), shared=passed(model, x))
 
 

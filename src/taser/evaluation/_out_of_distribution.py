@@ -17,7 +17,7 @@ from taser.attacks import PGD, Threat, lengths
 from taser.probes import Margin, Probed
 from taser.scores import Score
 from taser.stein import stein_residual
-from taser.stein._backends import Operator
+from taser.stein._checks import Operator
 from taser.stein._model_state import eval_mode
 
 from ._record import device_of

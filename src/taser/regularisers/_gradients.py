@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
 from taser.stein import Regulariser, SharedPass
-from taser.stein._backends import gradient_with_graph
-from taser.stein._layer_checks import check_structure, plain_kernels
-from taser.stein._residual import check_choice, check_count
+from taser.stein._checks import check_choice, check_count, check_structure, plain_kernels
+from taser.stein._residual import gradient_with_graph
 
 Size = Literal["l1", "l2"]
 Of = Literal["margin", "loss"]

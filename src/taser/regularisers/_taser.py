@@ -11,9 +11,9 @@ from taser.attacks import Threat
 from taser.attacks._threat import Norm
 from taser.probes import Probe, Probed
 from taser.stein import Regulariser, SharedPass, SteinPenalty
-from taser.stein._backends import Operator, input_gradient
 from taser.stein._batchnorm import Statistics
-from taser.stein._layer_checks import Backend, check_structure
+from taser.stein._checks import Backend, Operator, check_structure
+from taser.stein._residual import input_gradient
 
 FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 

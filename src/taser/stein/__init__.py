@@ -1,11 +1,10 @@
 """The Stein operator: residuals by four backends, the penalty, and the paper's identities."""
 
 from . import identities
-from ._backends import directions
 from ._batchnorm import SharedPass
-from ._layer_checks import UnsupportedLayer
+from ._checks import UnsupportedLayer
 from ._penalty import Calibration, Record, Regulariser, SteinPenalty
-from ._residual import stein_residual
+from ._residual import directions, stein_residual
 
 __all__ = [
     "Calibration",

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from taser._tensors import full_precision
 from taser.probes import Probed
 
-from ._layer_checks import UnsupportedLayer
+from ._checks import UnsupportedLayer
 from ._model_state import any_compiled, check_module, eval_mode
 
 Statistics = Literal["auto", "running"]

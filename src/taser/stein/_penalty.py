@@ -15,21 +15,20 @@ from taser._tensors import full_precision
 from taser.probes import Margin, Probe, Probed
 from taser.scores import Score
 
-from ._backends import Distribution, Operator, Terms
 from ._batchnorm import SharedPass, Statistics, penalty_mode
-from ._layer_checks import Backend
-from ._model_state import check_module, restored_rng, unwrap_ddp
-from ._residual import (
+from ._checks import (
+    Backend,
+    Distribution,
+    Operator,
     check_choice,
     check_count,
     check_inputs,
     check_labels,
     check_options,
     check_tensor,
-    choose_backend,
-    logger,
-    residual_terms,
 )
+from ._model_state import check_module, restored_rng, unwrap_ddp
+from ._residual import Terms, choose_backend, logger, residual_terms
 
 CENTERS = ("batch", "running", "calibrated", "none")
 

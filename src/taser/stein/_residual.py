@@ -1,33 +1,26 @@
-"""The pointwise Stein residual: r(x) = Δf(x) + s(x)·∇f(x)."""
+"""The pointwise Stein residual r(x) = Δf(x) + s(x)·∇f(x), and four ways to compute it."""
 
 import logging
-import math
-import warnings
-from dataclasses import replace
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from taser._tensors import full_precision
+from taser._tensors import full_precision, rows_like
 from taser.probes import Probed
 
-from ._backends import (
-    Distribution,
-    Function,
-    Operator,
-    Terms,
-    difference,
-    directions,
-    exact,
-    piecewise_linear,
-    reverse,
-)
-from ._layer_checks import (
+from ._checks import (
     Backend,
+    Distribution,
+    Operator,
     UnsupportedLayer,
     Watched,
     bending_layer,
+    check_inputs,
+    check_labels,
+    check_options,
     check_piecewise_linear,
     check_structure,
     curvature_seen,
@@ -36,6 +29,34 @@ from ._layer_checks import (
 from ._model_state import any_compiled
 
 logger = logging.getLogger("taser")
+Function = Callable[[Tensor], Tensor]
+"""A scalar function of each input, (B, *) → (B,)."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Stein residuals of a batch.
+
+    per_probe: (K, B), independent estimates of r, one row a probe (a single row where the
+    estimate has no randomness); laplacian, drift: (B,), the parts Δf and s·∇f averaged over
+    probes, or None where the backend never separates them.
+    """
+
+    per_probe: Tensor
+    laplacian: Tensor | None = None
+    drift: Tensor | None = None
+
+    @classmethod
+    def of(cls, drift: Tensor, laplacians: Tensor | None) -> "Terms":
+        """r_k = Δ_k f + s·∇f, from the drift (B,) and one Laplacian per probe (K, B) or none."""
+        if laplacians is None:
+            return cls(drift[None], None, drift)
+        return cls(laplacians + drift, laplacians.mean(0), drift)
+
+    @property
+    def residual(self) -> Tensor:
+        """The mean over probes, (B,)."""
+        return self.per_probe.mean(0)
 
 
 def stein_residual(
@@ -186,81 +207,251 @@ def _detached(terms: Terms) -> Terms:
     return Terms(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]
 
 
-BRIGHT = 10.0  # more than any usual normalisation makes of pixels
-
-
-def check_inputs(x: Tensor, s: Tensor | None, finite: bool = True) -> None:
-    """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
-    check_tensor("x", x)
-    if not x.is_floating_point():
-        raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
-    if x.ndim < 2 or not len(x):
-        raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
-    if s is not None:
-        _check_score(s, x)
-    highest = float(x.detach().max()) if finite and x.ndim == 4 else 0.0
-    if highest > BRIGHT:
-        warnings.warn(
-            f"the images go up to {highest:g}: λ and scores are for pixels in [0, 1]; divide bytes "
-            "by 255, and normalise inside the model",
-            stacklevel=3,
-        )
-    for name, tensor in (("x", x), ("the score s", s)) if finite else ():
-        if tensor is not None and not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
-            raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
-
-
-def _check_score(s: Tensor, x: Tensor) -> None:
-    if not isinstance(s, Tensor):
+def values(f: Function, x: Tensor, name: str = "f") -> Tensor:
+    """f(x), which has to be one number for each row of x; `name` is for the message."""
+    value = f(x)
+    if tuple(value.shape) != (len(x),):
         raise ValueError(
-            f"the score s should be a tensor like x, such as score(x); got {type(s).__name__}"
+            f"{name} should return one number per example, shape ({len(x)},); got "
+            f"{tuple(value.shape)}. Reduce a vector output with a probe from taser.probes"
         )
-    if not s.is_floating_point():
-        raise ValueError(f"the score s should be floating point; got {s.dtype}")
-    if s.shape != x.shape or s.device != x.device:
-        raise ValueError(
-            f"the score s should have the shape and device of x, {tuple(x.shape)} on {x.device}; "
-            f"got {tuple(s.shape)} on {s.device}"
+    return value
+
+
+def per_example(product: Tensor) -> Tensor:
+    """Sum over all but the first dimension: (B, *) → (B,)."""
+    return product.flatten(1).sum(1)
+
+
+def directions(
+    x: Tensor,
+    probes: int,
+    distribution: Distribution = "rademacher",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """K directions v for each input with E[v vᵀ] = I, so that E[vᵀ H v] = tr H.
+
+    x: (B, *); returns (K, B, *) in x's dtype and on its device. Rademacher signs have the smaller
+    variance, 2·Σ_{i≠j} H_ij², against the Gaussian's 2·Σ_ij H_ij².
+    """
+    shape = (probes, *x.shape)
+    if distribution == "gaussian":
+        return torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
+    if distribution == "rademacher":
+        bits = torch.randint(0, 2, shape, device=x.device, generator=generator)
+        return bits.to(x.dtype).mul_(2).sub_(1)
+    raise ValueError(f"distribution should be 'rademacher' or 'gaussian'; got {distribution!r}")
+
+
+def default_step(dtype: torch.dtype, operator: Operator, *, one_sided: bool = False) -> float:
+    """The step at which truncation and rounding balance, for inputs of order one.
+
+    Second differences lose eps/t² to rounding and t² to truncation, first differences eps/t and
+    t², or t if they are one-sided; so t ∝ eps^(1/4), eps^(1/3) and eps^(1/2). In float32: 0.03,
+    0.01 and 0.003.
+    """
+    eps = torch.finfo(dtype).eps
+    if operator == "langevin":
+        return 1.6 * eps**0.25
+    return 9.0 * eps**0.5 if one_sided else 2.0 * eps ** (1 / 3)
+
+
+def difference(
+    f: Function,
+    x: Tensor,
+    s: Tensor,
+    v: Tensor,
+    operator: Operator,
+    step: float | None = None,
+    chunk: int | None = None,
+    separate: bool = False,
+    centre: Tensor | None = None,
+) -> Terms:
+    """r from values of f alone.
+
+    Along x(t) = x + t v + (t²/2) s the second derivative of f at 0 is vᵀ∇²f v + s·∇f, so the
+    whole one-probe residual is  [f(x + tv + t²s/2) + f(x − tv + t²s/2) − 2 f(x)] / t².
+    With t² = 2h the two points are antithetic Langevin steps x ± √(2h) v + h s.
+
+    v: (K, B, *). Ordinary forwards and one ordinary backward: right through every layer whose
+    first derivative is right. `chunk` probes share one call of f (None: all) when f is
+    :class:`~taser.probes.Probed`; any other f is called once for each point.
+    `separate` spends one more forward, without a graph, to tell the two terms apart.
+    centre: f(x), (B,), if it is known: then a first difference is one-sided, half the work.
+    """
+    one_sided = operator == "first_order" and centre is not None
+    t = default_step(x.dtype, operator, one_sided=one_sided) if step is None else step
+    if operator == "first_order":
+        return Terms.of(_directional(f, x, s, t, centre), None)
+    if centre is None:
+        centre = values(f, x.clone())  # a copy: the model may begin with an operation in place
+    bend = x + (t * t / 2) * s
+    rows = []
+    for vs in v.split(chunk or len(v)):
+        forth, back = _evaluate(f, torch.cat([bend + t * vs, bend - t * vs])).chunk(2)
+        rows.append((forth + back - 2 * centre) / (t * t))
+    per_probe = torch.cat(rows)
+    if not separate:
+        return Terms(per_probe)
+    with torch.no_grad():
+        drift = (values(f, bend) - centre) * (2 / (t * t))
+        return Terms(per_probe, per_probe.mean(0) - drift, drift)
+
+
+def _directional(f: Function, x: Tensor, s: Tensor, t: float, centre: Tensor | None) -> Tensor:
+    """s·∇f = [f(x + t u) − f(x − t u)]·|s|/(2t) along u = s/|s|, |·| the root mean square.
+
+    With f(x) given, [f(x + t u) − f(x)]·|s|/t.
+    """
+    size = s.flatten(1).square().mean(1).sqrt()
+    u = s / rows_like(size.clamp_min(torch.finfo(s.dtype).tiny), s)
+    if centre is not None:
+        return (values(f, x + t * u) - centre) * (size / t)
+    forth, back = _evaluate(f, torch.stack([x + t * u, x - t * u]))
+    return (forth - back) * (size / (2 * t))
+
+
+def _evaluate(f: Function, points: Tensor) -> Tensor:
+    """f at n points of every example: (n, B, *) → (n, B)."""
+    if isinstance(f, Probed):
+        return values(f, points.flatten(0, 1)).view(points.shape[:2])
+    return torch.stack([values(f, point) for point in points])
+
+
+DETACHED = (
+    "f(x) does not depend on x through autograd: is the model detached, or run under no_grad or "
+    "inference_mode inside f?"
+)
+
+
+def reverse(
+    f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
+) -> Terms:
+    """r = (1/K) Σ_k v_kᵀ ∇²f v_k + s·∇f by a gradient and K Hessian-vector products.
+
+    v: (K, B, *). `chunk` products are taken in one batched sweep (None: all of them).
+    """
+    x, gradient = gradient_with_graph(f, x)
+    drift = per_example(gradient * s)
+    if operator == "first_order":
+        return Terms.of(drift, None)
+    laplacians = [
+        (hessian_vector_products(gradient, x, vs) * vs).flatten(2).sum(2)
+        for vs in v.split(chunk or len(v))
+    ]
+    return Terms.of(drift, torch.cat(laplacians))
+
+
+def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
+    """r = Σ_i ∂²f/∂x_i² + s·∇f with all d second derivatives, one after another.
+
+    An oracle for tests and small d: the cost is d Hessian-vector products.
+    """
+    x, gradient = gradient_with_graph(f, x)
+    drift = per_example(gradient * s)
+    if operator == "first_order":
+        return Terms.of(drift, None)
+    laplacian = torch.zeros_like(drift)
+    for i in range(x[0].numel()):
+        unit = torch.zeros(x.flatten(1).shape, dtype=x.dtype, device=x.device)
+        unit[:, i] = 1.0
+        row = hessian_vector_products(gradient, x, unit.view(1, *x.shape))[0]
+        laplacian = laplacian + row.flatten(1)[:, i]
+    return Terms.of(drift, laplacian[None])
+
+
+def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as a leaf, and ∇f(x) with its graph."""
+    x = x.detach().requires_grad_()
+    # Of a copy: the model may begin with an operation in place.
+    value = _attached(values(f, x.clone()))
+    (gradient,) = torch.autograd.grad(
+        value.sum(), x, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return x, gradient
+
+
+def input_gradient(f: Function, x: Tensor) -> Tensor:
+    """∇f(x), (B, *), as a constant."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+        value = _attached(values(f, x.clone()))
+        (gradient,) = torch.autograd.grad(value.sum(), x, allow_unused=True)
+    if gradient is None:
+        raise ValueError(DETACHED)
+    return gradient
+
+
+def _attached(value: Tensor) -> Tensor:
+    if not value.requires_grad:
+        raise ValueError(DETACHED)
+    return value
+
+
+def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    """∇²f v_k for v: (k, B, *), with a graph for the parameters; zero where f is linear."""
+    if not gradient.requires_grad:
+        return torch.zeros_like(v)
+
+    def product(v: Tensor, *, batched: bool) -> Tensor:
+        (found,) = torch.autograd.grad(
+            gradient, x, v, create_graph=True, materialize_grads=True, is_grads_batched=batched
         )
-    if s.requires_grad:
-        raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
+        return found.expand_as(v)  # zeros are made like x, once for all v
+
+    if len(v) > 1:
+        try:
+            return product(v, batched=True)
+        except RuntimeError:  # a kernel that cannot be batched (GroupNorm's), or no memory for it
+            pass
+    return torch.stack([product(row, batched=False) for row in v])
 
 
-def check_tensor(name: str, given: object) -> None:
-    """Raise for anything but a tensor."""
-    if not isinstance(given, Tensor):
-        raise ValueError(f"{name} should be a tensor; got {type(given).__name__}")
+def piecewise_linear(
+    f: Probed, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
+) -> Terms:
+    """r for f(x) = φ(z(x)) when z, the network's outputs, has zero Hessian almost everywhere.
+
+    Then only the probe φ bends:  vᵀ∇²f v = (Jv)ᵀ ∇²φ(z) (Jv)  and  s·∇f = ∇φ(z)·(Js), with J the
+    Jacobian of the outputs. For the margin the first is Var_q(Jv), q the softmax over j ≠ y, whose
+    mean over v is  Σ_j q_j ‖∇z_j‖² − ‖Σ_j q_j ∇z_j‖².
+
+    v: (K, B, *); `chunk` tangents are pushed through the network together (None: all).
+    """
+    tangents = s[None] if operator == "first_order" else torch.cat([s[None], v])
+    pushed = [_outputs_and_tangents(f, x, part) for part in tangents.split(chunk or len(tangents))]
+    z = pushed[0][0]
+    js, jv = torch.cat([moved for _, moved in pushed]).tensor_split([1])
+    slope = _probe_slope(f, z)
+    drift = (slope * js[0]).reshape(len(x), -1).sum(1)
+    return Terms.of(drift, None if operator == "first_order" else _probe_curvature(f, z, jv))
 
 
-def check_labels(y: Tensor | None, x: Tensor) -> None:
-    """Raise unless there is one label for each input."""
-    if y is not None and (y.ndim == 0 or len(y) != len(x)):
-        raise ValueError(
-            f"y should hold a label for each of the {len(x)} inputs; got shape {tuple(y.shape)}"
-        )
+def _outputs_and_tangents(f: Probed, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
+    """z(x), (B, …), and J t for every tangent t: (n, B, *) → (n, B, …), by forward mode."""
+
+    def push(tangent: Tensor) -> Any:
+        return torch.func.jvp(lambda x: f.model(x.clone()), (x,), (tangent,))
+
+    unbatched: Any = (None, 0)  # the outputs are the same for every tangent
+    z, moved = torch.func.vmap(push, out_dims=unbatched)(tangents)
+    return (z if z.requires_grad else z.requires_grad_()), moved
 
 
-def check_options(
-    operator: str, backend: str, probes: int, step: float | None, chunk: int | None
-) -> None:
-    """Raise for an option that does not exist, saying which do."""
-    check_choice("operator", operator, get_args(Operator))
-    check_choice("backend", backend, ("auto", *get_args(Backend)))
-    check_count("probes", probes)
-    if chunk is not None:
-        check_count("chunk", chunk)
-    if step is not None and not 0 < step < math.inf:
-        raise ValueError(f"step should be positive and finite; got {step}")
+def _probe_slope(f: Probed, z: Tensor) -> Tensor:
+    """∇φ(z), with a graph: (n·B, …) → (n·B, …)."""
+    value = values(lambda z: f.probe(z, f.labels(len(z))), z)
+    return torch.autograd.grad(value.sum(), z, create_graph=True)[0]
 
 
-def check_count(name: str, given: object) -> None:
-    """Raise unless `given` is a whole number of at least 1."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ValueError(f"{name} should be a whole number of at least 1; got {given!r}")
-
-
-def check_choice(name: str, given: object, choices: tuple[str, ...]) -> None:
-    """Raise unless `given` is one of `choices`."""
-    if given not in choices:
-        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}; got {given!r}")
+def _probe_curvature(f: Probed, z: Tensor, a: Tensor) -> Tensor:
+    """aᵀ ∇²φ(z) a for each example and tangent: (K, B, …) → (K, B)."""
+    copies = z.repeat(len(a), *[1] * (z.ndim - 1))
+    slope = _probe_slope(f, copies)
+    flat = a.new_zeros(a.shape[:2])
+    if not slope.requires_grad:
+        return flat
+    (bend,) = torch.autograd.grad(
+        slope, copies, a.flatten(0, 1), create_graph=True, allow_unused=True
+    )
+    return flat if bend is None else (bend.view_as(a) * a).reshape(*a.shape[:2], -1).sum(2)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from taser.probes import Probed
-from taser.stein._backends import Function
-from taser.stein._layer_checks import Backend
-from taser.stein._residual import check_inputs, stein_residual
+from taser.stein._checks import Backend, check_inputs
+from taser.stein._residual import Function, stein_residual
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from taser.stein._residual import check_choice, check_inputs
+from taser.stein._checks import check_choice, check_inputs
 
 
 class RadialKernel(Protocol):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from taser._tensors import rows_like
-from taser.stein._backends import Function, gradient_with_graph, values
-from taser.stein._layer_checks import Backend, Watched, plain_kernels
+from taser.stein._checks import Backend, Watched, plain_kernels
+from taser.stein._residual import Function, gradient_with_graph, values
 
 from ._estimate import Estimate, Sides, compare, residuals
 

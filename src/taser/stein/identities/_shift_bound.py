@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from taser.scores import Gaussian
-from taser.stein._backends import Function, per_example, values
-from taser.stein._layer_checks import Backend
+from taser.stein._checks import Backend
+from taser.stein._residual import Function, per_example, values
 
 from ._estimate import Estimate, in_batches, residual_pair
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from taser._tensors import rows_like
 from taser.scores import Score
-from taser.stein._backends import (
+from taser.stein._checks import plain_kernels
+from taser.stein._residual import (
     Function,
     directions,
     gradient_with_graph,
     hessian_vector_products,
     per_example,
 )
-from taser.stein._layer_checks import plain_kernels
 
 from ._estimate import Estimate, Sides, batches, compare, in_batches, residual_pair
 

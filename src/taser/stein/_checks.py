@@ -1,9 +1,10 @@
-"""Whether a network is piecewise linear in its input."""
+"""What the operator refuses: wrong inputs and options, and layers whose derivatives are wrong."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,8 @@ from taser.probes import Probed
 from ._model_state import is_compiled
 
 Backend = Literal["difference", "reverse", "piecewise_linear", "exact"]
+Operator = Literal["langevin", "first_order"]
+Distribution = Literal["rademacher", "gaussian"]
 
 
 class UnsupportedLayer(ValueError):
@@ -323,3 +326,83 @@ def check_piecewise_linear(f: Probed, x: Tensor) -> None:
         "backend='piecewise_linear' leaves out the curvature of the network, and "
         f"{where} has some. Use backend='difference' or 'reverse'"
     )
+
+
+BRIGHT = 10.0  # more than any usual normalisation makes of pixels
+
+
+def check_inputs(x: Tensor, s: Tensor | None, finite: bool = True) -> None:
+    """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
+    check_tensor("x", x)
+    if not x.is_floating_point():
+        raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
+    if x.ndim < 2 or not len(x):
+        raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
+    if s is not None:
+        _check_score(s, x)
+    highest = float(x.detach().max()) if finite and x.ndim == 4 else 0.0
+    if highest > BRIGHT:
+        warnings.warn(
+            f"the images go up to {highest:g}: λ and scores are for pixels in [0, 1]; divide bytes "
+            "by 255, and normalise inside the model",
+            stacklevel=3,
+        )
+    for name, tensor in (("x", x), ("the score s", s)) if finite else ():
+        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
+
+
+def _check_score(s: Tensor, x: Tensor) -> None:
+    if not isinstance(s, Tensor):
+        raise ValueError(
+            f"the score s should be a tensor like x, such as score(x); got {type(s).__name__}"
+        )
+    if not s.is_floating_point():
+        raise ValueError(f"the score s should be floating point; got {s.dtype}")
+    if s.shape != x.shape or s.device != x.device:
+        raise ValueError(
+            f"the score s should have the shape and device of x, {tuple(x.shape)} on {x.device}; "
+            f"got {tuple(s.shape)} on {s.device}"
+        )
+    if s.requires_grad:
+        raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
+
+
+def check_tensor(name: str, given: object) -> None:
+    """Raise for anything but a tensor."""
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name} should be a tensor; got {type(given).__name__}")
+
+
+def check_labels(y: Tensor | None, x: Tensor) -> None:
+    """Raise unless there is one label for each input."""
+    if y is not None and (y.ndim == 0 or len(y) != len(x)):
+        raise ValueError(
+            f"y should hold a label for each of the {len(x)} inputs; got shape {tuple(y.shape)}"
+        )
+
+
+def check_options(
+    operator: str, backend: str, probes: int, step: float | None, chunk: int | None
+) -> None:
+    """Raise for an option that does not exist, saying which do."""
+    check_choice("operator", operator, get_args(Operator))
+    check_choice("backend", backend, ("auto", *get_args(Backend)))
+    check_count("probes", probes)
+    if chunk is not None:
+        check_count("chunk", chunk)
+    if step is not None and not 0 < step < math.inf:
+        raise ValueError(f"step should be positive and finite; got {step}")
+
+
+def check_count(name: str, given: object) -> None:
+    """Raise unless `given` is a whole number of at least 1."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"{name} should be a whole number of at least 1; got {given!r}")
+
+
+def check_choice(name: str, given: object, choices: tuple[str, ...]) -> None:
+    """Raise unless `given` is one of `choices`."""
+    if given not in choices:
+        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}; got {given!r}")
