@@ -459,6 +459,11 @@ def test_runs_that_would_fail_are_refused_before_any_is_trained(
         read_comparison(path)
 
 
+def test_a_comparison_that_does_not_ship_is_refused_with_a_hint() -> None:
+    with pytest.raises(ValueError, match=r"'digitz' \(did you mean 'digits'\?\); those that ship"):
+        read_comparison("digitz")
+
+
 def test_the_recipe_of_a_run_is_no_comparison() -> None:
     with pytest.raises(ValueError, match="is the recipe of a run: `taser train"):
         read_comparison("digits/pgd")

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import yaml
 from pydantic.dataclasses import dataclass
 
+from taser._names import hint
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
 from taser.attacks import Threat
 from taser.attacks._named import NAMES
 from taser.attacks._threat import shown
 from taser.training import read_recipe
-from taser.training._recipes import FOLDER, find_recipe
+from taser.training._recipes import FOLDER, find_recipe, shipped_recipes
 
 Job = dict[str, Any]
 """The settings of one run, as JSON."""
@@ -315,8 +316,13 @@ def read_comparison(name: Path | str) -> ComparisonConfig:
     try:
         path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
     except ValueError:
-        read_recipe(name)  # raises if it is no recipe either
-        raise ValueError(recipe) from None
+        if str(name) in shipped_recipes():
+            raise ValueError(recipe) from None
+        known = sorted(path.stem for path in shipped.parent.glob("*.yaml"))
+        raise ValueError(
+            f"there is no file and no comparison {str(name)!r}{hint(name, known)}; "
+            f"those that ship are {', '.join(known)}"
+        ) from None
     try:
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
