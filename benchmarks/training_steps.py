@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from measure import Stepper
 from taser._random import seeded_step
+from taser import attacks
 from taser.data import Dataset, Split
 from taser.objectives import PGD
 from taser.training import Config, read_recipe
@@ -96,6 +97,7 @@ def plain_pgd_loop(workload: Workload, weight_gradients: bool) -> Callable[[], N
     x, y = batch.x.contiguous(), batch.y
     assert isinstance(setup.learner.objective, PGD)
     inner = setup.learner.objective.inner
+    assert isinstance(inner, attacks.PGD)
     epsilon = inner.threat.epsilon
     optimiser = setup.learner.optimiser
 

@@ -81,3 +81,19 @@ def test_wrong_options_are_refused_at_construction() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             build()
+
+
+def test_any_attack_serves_an_objective_that_needs_no_loss_of_its_own() -> None:
+    """TRADES and regression need an attack that ascends a given loss; noise ascends none."""
+    noise = attacks.RandomNoise(Threat(epsilon=0.1), samples=2)
+    model, x, y = (
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
+        torch.rand(5, 4),
+        torch.arange(5) % 3,
+    )
+    assert float(PGD(noise)(model, x, y).detach()) > 0
+    assert float(MART(inner=noise)(model, x, y).detach()) > 0
+    with pytest.raises(TypeError, match=r"TRADES needs an attack that takes a loss.*RandomNoise"):
+        TRADES(inner=noise)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"regression needs an attack that takes a loss"):
+        PGD(noise, task="regression")

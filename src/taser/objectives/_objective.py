@@ -1,22 +1,26 @@
-"""Staying near the model that fine-tuning began with."""
+"""What a model is trained on: an attack, if any, and a loss at the attacked points."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from math import inf
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from taser.attacks import Model, kl_divergence
+from taser import attacks
+from taser._tensors import full_precision
+from taser.attacks import Attack, LossAttack, Model, kl_divergence, squared_error
+
+Task = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loss:
     """A scalar to minimise, its parts by name, and the outputs that were computed on the way.
 
-    clean: outputs at x, or None where the objective does not ask there; attacked: outputs at the
-    adversarial points, or None. Both (B, …), with their graph.
+    clean: outputs at x, or None where the objective does not compute them; attacked: outputs at
+    the adversarial points, or None. Both (B, …), with their graph.
     """
 
     total: Tensor
@@ -27,12 +31,6 @@ class Loss:
     def __repr__(self) -> str:
         parts = "".join(f", {name}={float(part.mean()):.4g}" for name, part in self.parts.items())
         return f"Loss({float(self.total):.4g}{parts})"
-
-
-def check_weight(name: str, weight: float) -> None:
-    """Raise for the weight of a term that is negative, infinite or NaN."""
-    if not 0 <= weight < inf:
-        raise ValueError(f"{name} should be zero or more, and finite; got {weight}")
 
 
 class Objective(ABC):
@@ -59,7 +57,78 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
-        """The loss, given the attacked points. The model is asked in the mode that it is in."""
+        """The loss, given the attacked points `moved`. The model runs in its own mode."""
+
+
+@dataclass(frozen=True)
+class Standard(Objective):
+    """Cross-entropy, or squared error for regression: mean_i ℓ(f(x_i), y_i)."""
+
+    adversarial: ClassVar[bool] = False
+    task: Task = "classification"
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_task(self.task, self.label_smoothing)
+
+    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
+        """mean_i ℓ(f(x_i), y_i)."""
+        outputs = full_precision(model(x))
+        return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, clean=outputs)
+
+
+@dataclass(frozen=True)
+class PGD(Objective):
+    """Adversarial training (Madry et al., 2018): mean_i max_{‖δ‖ ≤ ε} ℓ(f(x_i + δ), y_i).
+
+    inner: the attack that approximates the maximum; for regression one that takes a loss.
+    """
+
+    inner: Attack = field(default_factory=attacks.PGD)
+    task: Task = "classification"
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_task(self.task, self.label_smoothing)
+        if self.task == "regression":
+            check_loss_attack(self.inner, "PGD training for regression")
+
+    def attack(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Points that raise the loss."""
+        if self.task == "regression":
+            assert isinstance(self.inner, LossAttack)
+            return self.inner(model, x, y, loss=squared_error, generator=generator)
+        return self.inner(model, x, y, generator=generator)
+
+    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
+        """mean_i ℓ(f(x'_i), y_i)."""
+        outputs = full_precision(model(moved))
+        return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, attacked=outputs)
+
+
+def check_loss_attack(attack: Attack, objective: str) -> None:
+    """Raise unless the attack can ascend a loss of the caller's choice."""
+    if not isinstance(attack, LossAttack):
+        raise TypeError(
+            f"{objective} needs an attack that takes a loss, such as taser.attacks.PGD; "
+            f"got {type(attack).__name__}"
+        )
+
+
+def _task_loss(outputs: Tensor, y: Tensor, task: Task, label_smoothing: float) -> Tensor:
+    if task == "regression":
+        return squared_error(outputs, y).mean()
+    return F.cross_entropy(outputs, y, label_smoothing=label_smoothing)
+
+
+def _check_task(task: str, label_smoothing: float) -> None:
+    if task not in get_args(Task):
+        raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")
+    if not 0 <= label_smoothing <= (task == "classification"):
+        wanted = "0, for there are no labels to smooth" if task == "regression" else "in [0, 1]"
+        raise ValueError(f"label_smoothing of a {task} should be {wanted}; got {label_smoothing}")
 
 
 def teacher_kl(teacher: Tensor, student: Tensor) -> Tensor:
