@@ -13,6 +13,7 @@ import taser
 from taser.attacks import PGD, Threat, squared_error
 
 EPSILON = 0.3
+THREAT = Threat("linf", EPSILON, low=None, high=None)
 
 
 def train(lam: float, epochs: int = 60) -> dict[str, float]:
@@ -23,18 +24,18 @@ def train(lam: float, epochs: int = 60) -> dict[str, float]:
         "mlp", classes=None, shape=table.input_shape, width=64, activation="silu"
     )
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    score = taser.scores.Gaussian.fit(table.train.x)
-    penalty = taser.SteinPenalty(taser.probes.Output())
+    score = taser.scores.Gaussian.fit(table.train.x).at(sigma=1.0)
+    robust = taser.Taser(score, threat=THREAT, probe=taser.probes.Output())
     batches = taser.data.Batches(table.train, 64, seed=0)
     for _ in range(epochs):
         for x, y, *_ in batches:
-            loss = squared_error(model(x), y).mean() + lam * penalty(model, x, None, score(x))
+            loss = squared_error(model(x), y).mean() + lam * robust(model, x, None)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
 
     x, y = table.test.x, table.test.y
-    attack = PGD(Threat("linf", EPSILON, None, None), steps=50, step_size=EPSILON / 10)
+    attack = PGD(THREAT, steps=50, step_size=EPSILON / 10)
     generator = torch.Generator().manual_seed(0)
     moved = attack(model, x, y, loss=squared_error, generator=generator)
     with torch.no_grad():
@@ -43,7 +44,7 @@ def train(lam: float, epochs: int = 60) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    for lam in (0.0, 1e-3, 1e-2, 1e-1):
+    for lam in (0.0, 0.3, 1.0, 3.0):
         result = train(lam)
         print(
             f"λ = {lam:<7g} error {result['clean']:.3f}   "

@@ -40,16 +40,16 @@ def test_a_table_is_classified_more_robustly(monkeypatch: pytest.MonkeyPatch) ->
     """Under attack at least ten points more are right, on clean rows at most one point fewer."""
     monkeypatch.syspath_prepend(EXAMPLES)
     tabular = importlib.import_module("tabular")
-    plain, taser = tabular.train(0.0), tabular.train(1e-2)
+    plain, taser = tabular.train(0.0), tabular.train(1.0)
     assert plain["clean"] > 0.93
     assert taser["clean"] > plain["clean"] - 0.01
-    assert taser["attacked"] > plain["attacked"] + 0.1
+    assert taser["attacked"] > plain["attacked"] + 0.2
 
 
 def test_a_regression_errs_less_under_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     regression = importlib.import_module("regression")
-    plain, taser = regression.train(0.0), regression.train(0.1)
+    plain, taser = regression.train(0.0), regression.train(1.0)
     assert taser["clean"] < plain["clean"] + 0.02 < 0.6
     assert taser["attacked"] < 0.95 * plain["attacked"]
 
