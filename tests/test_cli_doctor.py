@@ -11,7 +11,7 @@ from test_cli import run
 
 def test_all_that_is_needed_is_here(tmp_path: Path) -> None:
     said = run("doctor", "--root", tmp_path)
-    for word in ("torch", "taser data fetch cifar10", "known:mnist-lenet5", "threads", "compile"):
+    for word in ("torch", "taser data fetch cifar10", "threads", "compile"):
         assert word in said
     assert "All that is needed is here" in said
 
@@ -19,13 +19,10 @@ def test_all_that_is_needed_is_here(tmp_path: Path) -> None:
 def test_the_cache_is_weighed(tmp_path: Path) -> None:
     (tmp_path / "cifar10").mkdir()
     (tmp_path / "cifar10" / "x_train.npy").write_bytes(b"12345")  # not whole
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "mnist_lenet5_clntrained.pt").write_bytes(b"123")
     found = json.loads(run("doctor", "--json", "--root", tmp_path))["cache"]
     assert found["folder"] == str(tmp_path)
-    assert found["bytes"] == 8
+    assert found["bytes"] == 5
     assert found["holds"]["cifar10"] == {"ready": False, "bytes": 5}
-    assert found["holds"]["known:mnist-lenet5"] == {"ready": True, "bytes": 3}
 
 
 @pytest.mark.parametrize("version", [None, "2.5.9"])

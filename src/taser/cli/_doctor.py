@@ -94,15 +94,13 @@ def _cache(root: Path | None) -> dict[str, Any]:
     from taser.data import DATASETS
     from taser.data._cache import cache_root, cached
     from taser.data._registry import Downloadable
-    from taser.evaluation._known_models import KNOWN_MODELS
 
     folder = cache_root(root)
     data = {k.name: folder / k.name for k in DATASETS if isinstance(k, Downloadable)}
-    models = {f"known:{model.name}": folder / "models" / model.file for model in KNOWN_MODELS}
-    sizes = {name: _bytes(path) for name, path in (data | models).items()}
-    ready = [n for n, path in models.items() if path.exists()]
-    ready += [name for name in data if cached(name, root=root)]
-    entries = {name: {"ready": name in ready, "bytes": size} for name, size in sizes.items()}
+    entries = {
+        name: {"ready": cached(name, root=root) is not None, "bytes": _bytes(path)}
+        for name, path in data.items()
+    }
     return {"folder": str(folder), "bytes": _bytes(folder), "holds": entries}
 
 
@@ -148,13 +146,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if cache := found["cache"]:
         yield f"\nCache\n  {cache['folder']}, {_megabytes(cache['bytes'])}"
         for name, entry in cache["holds"].items():
-            state = _megabytes(entry["bytes"]) if entry["ready"] else f"–, {_how_to_get(name)}"
+            state = _megabytes(entry["bytes"]) if entry["ready"] else f"–, taser data fetch {name}"
             yield f"  {name:25} {state}"
     yield "\nAll that is needed is here." if found["ok"] else "\nSomething needed is missing."
-
-
-def _how_to_get(name: str) -> str:
-    return "fetched at the first use" if name.startswith("known:") else f"taser data fetch {name}"
 
 
 def _megabytes(size: int) -> str:

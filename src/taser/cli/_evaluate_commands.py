@@ -67,8 +67,7 @@ def evaluate(
 
     Example: taser evaluate --model out/run --epsilon 0.1
 
-    Models that others trained: known:mnist-lenet5, known:mnist-lenet5-robust,
-    known:cifar10-resnet18. Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
+    Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
     """
     from taser.data._splitting import subset
     from taser.evaluation import evaluate as run

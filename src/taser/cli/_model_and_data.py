@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from taser.attacks import Threat
     from taser.data import Dataset
 
-Model = Annotated[
-    str, typer.Option(help="A run's folder, known:NAME, file.py:callable, or resnet18, ….")
-]
+Model = Annotated[str, typer.Option(help="A run's folder, file.py:callable, or resnet18, ….")]
 Weights = Annotated[
     Path | None,
     typer.Option(
@@ -27,8 +25,8 @@ Weights = Annotated[
 Data = Annotated[
     str | None,
     typer.Option(
-        help="A data set, as for `taser data info`; its test part. By default that of the run or "
-        "the known model, else digits."
+        help="A data set, as for `taser data info`; its test part. By default that of the run, "
+        "else digits."
     ),
 ]
 Options = Annotated[
@@ -50,28 +48,22 @@ def load_model_and_data(
     """The data set, and the classifier on the default device."""
     from taser._tensors import default_device
     from taser.data import load
-    from taser.evaluation._known_models import KNOWN_MODELS, known_model
     from taser.models import load_model
     from taser.training import load_trained
 
     use_threads(threads)
-    is_known, is_run = model.startswith("known:"), Path(model).is_dir()
+    is_run = Path(model).is_dir()
     if not is_run and ":" not in model and len(Path(model).parts) > 1:
         raise ValueError(f"there is no folder {model}: `taser train --out {model}` would make it")
-    if is_known and weights is not None:
-        raise ValueError(f"{model} brings its own weights")
-    if (is_known or is_run) and options:
+    if is_run and options:
         raise ValueError(f"{model} takes no options: its architecture is known")
     if is_run:
         dataset = _data_for_run(Path(model), data, root, target)
     else:
-        default = {f"known:{known.name}": known.data for known in KNOWN_MODELS}.get(model, "digits")
-        dataset = load(data or default, root=root, target=target)
+        dataset = load(data or "digits", root=root, target=target)
     if dataset.classes is None:
         raise ValueError(f"{dataset.name} is a regression; this is for classifiers")
-    if is_known:
-        network = known_model(model, root)
-    elif is_run:
+    if is_run:
         network = load_trained(Path(model), weights or "best")
     else:
         network = load_model(
