@@ -3,8 +3,9 @@
     taser compare experiments/ablation.yaml --jobs 2 --out out/ablation
     python experiments/ablation.py out/ablation
 
-Run both in the repository's folder: the YAML names experiments/half_trained.py by its path. The
-second command writes to out/ablation/changes; it may be run before the first one has finished.
+Run both in the repository's folder: the YAML names experiments/half_trained.py and
+replaced_scores.py by their paths. The second command writes to out/ablation/changes; it may be run
+before the first one has finished.
 """
 
 import argparse

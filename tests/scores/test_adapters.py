@@ -15,6 +15,7 @@ import taser
 from taser.scores import (
     DenoisingScore,
     Gaussian,
+    NoisedScore,
     Scaled,
     from_diffusers,
     from_edm,
@@ -145,8 +146,16 @@ def test_pairs_are_the_noise_that_is_recognised(data: GaussianData, x: Tensor) -
 
 def test_scaled_scores_carry_no_graph(x: Tensor) -> None:
     """Even of a network that forgot to detach."""
-    network = torch.nn.Linear(3, 3).double()
-    assert not Scaled(network, 2.0)(x).requires_grad  # type: ignore[arg-type]
+    weight = torch.ones(3, requires_grad=True)
+
+    class Forgetful(NoisedScore):
+        sigma = 0.1
+
+        def forward(self, x: Tensor) -> Tensor:
+            return weight * x
+
+    assert Forgetful()(x).requires_grad
+    assert not Scaled(Forgetful(), 2.0)(x).requires_grad
 
 
 def test_a_real_unet_goes_from_disk_to_a_penalty(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_untrained_it_is_the_best_linear_guess(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(denoiser(x, 0.1), 0.4 + gain * (x - 0.4))
 
 
-@pytest.mark.parametrize("options", [{"attention": True}, {"patch": 2}, {"blocks": 2}])
+@pytest.mark.parametrize("options", [{"patch": 2}, {"blocks": 2}])
 def test_every_option_runs_and_learns(options: dict) -> None:
     torch.manual_seed(0)
     x = torch.rand(32, 1, 8, 8, generator=generator()).round()
@@ -111,7 +111,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         fit(start(), digits(), config, checkpoint=tmp_path / "run", progress=interrupt)
     assert (tmp_path / "run").exists()
     for other in (replace(config, batch=8), replace(config, seed=7)):
-        with pytest.raises(ValueError, match=r"a training with other (batch|seed); remove it"):
+        with pytest.raises(ValueError, match=r"a training with other (batch|seed)\); remove it"):
             fit(start(), digits(), other, checkpoint=tmp_path / "run")
     with pytest.raises(ValueError, match="with other data"):
         fit(start(), digits().flip(0), config, checkpoint=tmp_path / "run")
@@ -192,7 +192,7 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
         (lambda: Denoiser((4,)).at(timestep=50, sigma=0.1), "not both"),
         (lambda: Denoiser((4,)).at(timestep=5000), "0…999"),
         (lambda: Denoiser((4,)).at(sigma=-1.0), "positive"),
-        (lambda: FitConfig(steps=0), "at least 1"),
+        (lambda: FitConfig(steps=0), "positive"),
         (lambda: FitConfig(minutes=0.0), "positive"),
         (lambda: FitConfig(rate=0.0), "positive"),
         (lambda: FitConfig(ema=1.0), r"\[0, 1\)"),

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from taser.data import load
 from taser.scores import DenoisingScore, from_edm, pretrained
-from taser.scores import _tweedie as denoising
+from taser.scores import _score as denoising
 from taser.training import read_recipe
 from taser.training._build import build_score
 

@@ -60,7 +60,6 @@ def test_the_same_penalty_without_the_network(folder: Path) -> None:
     [
         ({"regulariser": clean(form="noised")}, "form=paper"),
         ({"regulariser": clean(form="steepest")}, "form=paper"),
-        ({"regulariser": clean(replaced="shuffled")}, "replaced=none"),
         ({"regulariser": clean(score="gaussian")}, "a denoiser's score"),
         ({"regulariser": clean(name="gradient-norm")}, "name=taser"),
         ({"data": {"augment": "crop"}}, "data.augment=none"),

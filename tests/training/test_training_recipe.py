@@ -153,12 +153,6 @@ def test_a_study_is_no_recipe_of_a_run() -> None:
         read_recipe("compare/digits")
 
 
-def test_a_score_that_nothing_replaces() -> None:
-    """A word that YAML does not take for false."""
-    config = override(Config(), ["regulariser.replaced=white", "regulariser.replaced=none"])
-    assert config == Config()
-
-
 def test_a_recipe_cannot_extend_itself(tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     path = recipe(tmp_path, f"extends: {other}")

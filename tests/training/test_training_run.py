@@ -158,9 +158,6 @@ def test_what_a_method_would_ignore_is_refused(method: str) -> None:
     config = small(objective={"name": method, "label_smoothing": 0.1})
     with pytest.raises(ValueError, match=rf"label_smoothing is for standard and pgd, not {method}"):
         set_up(config)
-    gaussian = {"name": "taser", "score": "gaussian", "replaced": "white"}
-    with pytest.raises(ValueError, match=r"regulariser.replaced=white takes the place of a"):
-        set_up(small(regulariser=gaussian))
 
 
 def test_the_training_part_is_not_kept_as_floats() -> None:

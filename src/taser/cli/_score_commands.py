@@ -60,7 +60,7 @@ def fit(
         fitted = train(denoiser, x, config, checkpoint=partial, progress=progress)
     fitted.save(out, half=half)
     partial.unlink(missing_ok=True)
-    typer.echo(f"{fitted.extra_repr()}\nwritten to {out}")
+    typer.echo(f"{fitted}, written to {out}")
 
 
 @app.command()

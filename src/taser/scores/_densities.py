@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ._tweedie import NoisedScore, check_sigma, noise_like
+from ._score import NoisedScore, check_sigma, noise_like
+
+CHUNK = 1024  # inputs at a time, which bounds the memory of a kernel density
 
 
 def check_floating(name: str, given: Tensor) -> None:
@@ -31,11 +33,7 @@ class Density(nn.Module, ABC):
     def __init__(self, event_shape: Sequence[int]) -> None:
         super().__init__()
         self.event_shape = tuple(event_shape)
-
-    @property
-    def dim(self) -> int:
-        """d, the number of coordinates of one input."""
-        return torch.Size(self.event_shape).numel()
+        self.dim = math.prod(self.event_shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """∇log p at x: (B, *event) → (B, *event), detached."""
@@ -56,22 +54,21 @@ class Density(nn.Module, ABC):
         """The score after noise: of the law of x + σε, with pairs and noised points."""
         return DensityScore(self, sigma)
 
-    @abstractmethod
-    def smoothed(self, sigma: float) -> "Density":
-        """The density of x + σε, p convolved with N(0, σ²I)."""
-
     def _rows(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.event_shape:
             raise ValueError(
-                f"{type(self).__name__} is a density of inputs of shape {self.event_shape}, "
-                f"so x should be (B, {', '.join(map(str, self.event_shape))}); "
-                f"got {tuple(x.shape)}"
+                f"{type(self).__name__} is a density of inputs of shape {self.event_shape}; "
+                f"got x of shape {tuple(x.shape)}"
             )
         check_floating("x", x)
         return x.flatten(1).to(next(self.buffers()).dtype)
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}"
+
+    @abstractmethod
+    def smoothed(self, sigma: float) -> "Density":
+        """The density of x + σε, p convolved with N(0, σ²I)."""
 
     @abstractmethod
     def _score(self, x: Tensor) -> Tensor: ...
@@ -114,8 +111,8 @@ def covariance_matrices(cov: Tensor | float, dim: int, like: Tensor) -> Tensor:
         matrices = matrices * torch.eye(dim).to(like)
     if tuple(matrices.shape[-2:]) != (dim, dim) or matrices.ndim > 3:
         raise ValueError(
-            f"cov should be a variance, a ({dim}, {dim}) matrix or a stack of them, "
-            f"to match a mean of {dim} coordinates; got shape {tuple(matrices.shape)}"
+            f"cov should be a variance, a ({dim}, {dim}) matrix or a stack of them; got shape "
+            f"{tuple(matrices.shape)}"
         )
     if not torch.allclose(matrices, matrices.mT, atol=1e-6 * float(matrices.abs().max())):
         raise ValueError("cov should be symmetric; it is not")
@@ -208,8 +205,7 @@ class GaussianMixture(Density):
         weights = torch.ones(m) if weights is None else weights
         if weights.shape != (m,) or bool((weights < 0).any()) or float(weights.sum()) <= 0:
             raise ValueError(
-                f"weights should be {m} numbers that are not negative, one for each mean; "
-                f"got {weights.tolist()}"
+                f"weights should be {m} numbers, none negative; got {weights.tolist()}"
             )
         self.register_buffer("means", means.detach().flatten(1))
         self.register_buffer("factors", torch.linalg.cholesky(matrices))
@@ -256,27 +252,23 @@ class KernelDensity(Density):
     themselves a narrow estimate has almost no score, since each is its own best explanation: take
     h no smaller than the distance between neighbours, or ask at noised points.
 
-    points: (n, *event); bandwidth: h, in the units of the inputs; chunk: rows of x at a time,
-    which bounds memory at chunk × n.
+    points: (n, *event); bandwidth: h, in the units of the inputs.
     """
 
     points: Tensor
 
-    def __init__(self, points: Tensor, bandwidth: float, chunk: int = 1024) -> None:
+    def __init__(self, points: Tensor, bandwidth: float) -> None:
         super().__init__(points.shape[1:])
         check_floating("points", points)
         if not bandwidth > 0:
             raise ValueError(f"bandwidth should be positive; got {bandwidth}")
-        if chunk < 1:
-            raise ValueError(f"chunk should be at least 1; got {chunk}")
         self.register_buffer("points", points.detach().flatten(1))
         self.bandwidth = float(bandwidth)
-        self.chunk = chunk
 
     def smoothed(self, sigma: float) -> "KernelDensity":
         """The estimate of bandwidth √(h² + σ²)."""
         points = self.points.view(-1, *self.event_shape)
-        return KernelDensity(points, math.hypot(self.bandwidth, sigma), self.chunk)
+        return KernelDensity(points, math.hypot(self.bandwidth, sigma))
 
     def _log_kernels(self, x: Tensor) -> Tensor:
         """log N(x; x_i, h² I), (B, n)."""
@@ -286,14 +278,11 @@ class KernelDensity(Density):
         return -0.5 * (distance / self.bandwidth).square() - constant
 
     def _score(self, x: Tensor) -> Tensor:
-        parts = []
-        for rows in x.split(self.chunk):
-            nearby = self._log_kernels(rows).softmax(1) @ self.points
-            parts.append((nearby - rows) / self.bandwidth**2)
-        return torch.cat(parts)
+        near = [self._log_kernels(rows).softmax(1) @ self.points for rows in x.split(CHUNK)]
+        return (torch.cat(near) - x) / self.bandwidth**2
 
     def _log_prob(self, x: Tensor) -> Tensor:
-        logs = [self._log_kernels(rows).logsumexp(1) for rows in x.split(self.chunk)]
+        logs = [self._log_kernels(rows).logsumexp(1) for rows in x.split(CHUNK)]
         return torch.cat(logs) - math.log(len(self.points))
 
     def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:

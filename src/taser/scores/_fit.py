@@ -41,15 +41,10 @@ class FitConfig:
     save_every: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} should be at least 1; got {getattr(self, name)}")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ValueError(f"minutes should be positive; got {self.minutes}")
-        if not self.rate > 0 or not self.noise_std > 0:
-            raise ValueError(
-                f"rate and noise_std should be positive; got {self.rate} and {self.noise_std}"
-            )
+        for name in ("steps", "batch", "minutes", "rate", "noise_std"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} should be positive; got {value}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema should lie in [0, 1); got {self.ema}")
 
@@ -76,8 +71,6 @@ def fit(
     arguments resumes from it: bit for bit if the steps end the run, with as much training in total
     if the minutes do.
     """
-    if config.flip and len(denoiser.event_shape) != 3:
-        raise ValueError(f"flip is for images; these inputs have shape {denoiser.event_shape}")
     run = _Run(denoiser, x, config)
     if checkpoint is not None and checkpoint.exists():
         run.restore(checkpoint)
@@ -85,9 +78,9 @@ def fit(
     while run.position < config.steps:
         loss = run.advance()
         if not math.isfinite(loss):
+            last = f"; the last good state is in {checkpoint}" if checkpoint else ""
             raise RuntimeError(
-                f"the loss is not finite at step {run.step}: lower the rate ({config.rate})"
-                + (f"; the last good state is in {checkpoint}" if checkpoint else "")
+                f"the loss is not finite at step {run.step}: lower the rate ({config.rate}){last}"
             )
         now = time.monotonic()
         run.elapsed += now - started
@@ -108,9 +101,10 @@ class _Run:
     """The state of a training in progress."""
 
     def __init__(self, denoiser: Denoiser, x: Tensor, config: FitConfig) -> None:
-        self.config, self.x = config, x
-        self.model = denoiser.train()
         images = len(denoiser.event_shape) == 3
+        if config.flip and not images:
+            raise ValueError(f"flip is for images; these inputs have shape {denoiser.event_shape}")
+        self.config, self.x, self.model = config, x, denoiser.train()
         if images:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = EMA(self.model, config.ema)
@@ -118,8 +112,8 @@ class _Run:
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
         self.device = next(self.model.parameters()).device
-        wanted = config.bfloat16
-        self.bfloat16 = images and has_bfloat16(self.device) if wanted is None else wanted
+        own = images and has_bfloat16(self.device)
+        self.bfloat16 = own if config.bfloat16 is None else config.bfloat16
 
     @property
     def position(self) -> int:
@@ -185,14 +179,11 @@ class _Run:
             self.optimiser.load_state_dict(state["optimiser"])
             saved = state["identity"]
             other = [name for name, value in self.identity.items() if saved[name] != value]
+            if other:
+                raise ValueError(f"it is of a training with other {', '.join(other)}")
         except Exception as error:
             raise ValueError(
                 f"{path} is not the state of this training ({error}); remove it to start anew"
             ) from error
-        if other:
-            raise ValueError(
-                f"{path} is the state of a training with other {', '.join(other)}; remove it to "
-                "start anew"
-            )
         self.generator.set_state(state["random"])
         self.step, self.elapsed = state["step"], state["elapsed"]

@@ -8,11 +8,10 @@ from taser._names import import_callable
 
 from ._adapters import ffdnet, from_diffusers
 from ._denoiser import Denoiser
-from ._tweedie import DenoisingScore
+from ._score import DenoisingScore
 
 SHIPPED = ("digits", "cifar10", "fashion-mnist")
 """Made by the commands in weights/README.md."""
-DIFFUSERS = "diffusers:"
 
 
 def pretrained(name: str) -> Denoiser:
@@ -43,10 +42,24 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
     DenoisingScore(sigma=0.0880048, by Denoiser, 0.14 M parameters)
     """
     spec = str(spec)
-    if spec.startswith(DIFFUSERS):
-        return from_diffusers(spec.removeprefix(DIFFUSERS))
+    if spec.startswith("diffusers:"):
+        return from_diffusers(spec.removeprefix("diffusers:"))
+    path = Path(spec).expanduser()
     if ":" not in spec:
-        return _of_file(spec)
+        if spec == "ffdnet" and not path.is_file():
+            return ffdnet()
+        if spec in SHIPPED and not path.is_file():
+            return pretrained(spec)
+        if path.suffix == ".py":
+            raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
+        if path.is_dir():
+            raise ValueError(f"{spec} is a folder; for a diffusers model write 'diffusers:{spec}'")
+        if not path.exists():
+            raise FileNotFoundError(
+                f"there is no score at {spec}: a file of `taser score fit`, a shipped one "
+                f"({', '.join(SHIPPED)}), ffdnet, diffusers:NAME or file.py:function is needed"
+            )
+        return Denoiser.load(path)
     build = import_callable(spec)
     try:
         signature(build).bind()
@@ -59,21 +72,3 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
             f"from_diffusers do; got {type(score).__name__}"
         )
     return score
-
-
-def _of_file(spec: str) -> Denoiser | DenoisingScore:
-    path = Path(spec).expanduser()
-    if spec == "ffdnet" and not path.is_file():
-        return ffdnet()
-    if spec in SHIPPED and not path.is_file():
-        return pretrained(spec)
-    if path.suffix == ".py":
-        raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
-    if path.is_dir():
-        raise ValueError(f"{spec} is a folder; for a diffusers model write {DIFFUSERS + spec!r}")
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no score at {spec}: a file of `taser score fit`, a shipped one "
-            f"({', '.join(SHIPPED)}), ffdnet, {DIFFUSERS}NAME or file.py:function is needed"
-        )
-    return Denoiser.load(path)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from taser._files import write_atomically
 from taser._progress import Progress
 
-from ._tweedie import NoisedScore
+from ._score import NoisedScore
 
 
 class StaleCache(ValueError):
@@ -62,16 +62,11 @@ def write_cache(
     path = folder / "scores.npy"
     (folder / "manifest.json").unlink(missing_ok=True)
     path.unlink(missing_ok=True)
-    needed = 2 * x.numel()
     # A mapped file on a full disk would end the process without a message, so check before.
-    if shutil.disk_usage(folder).free < 1.1 * needed:
-        raise OSError(
-            errno.ENOSPC, f"the scores take {needed / 1e6:,.0f} MB; make room", str(folder)
-        )
-    manifest = {
-        "data": data, "model": model_hash(score), "sigma": score.sigma, "shape": list(x.shape)
-    }  # fmt: skip
-    shape = tuple(x.shape)
+    if shutil.disk_usage(folder).free < 1.1 * (needed := 2 * x.numel()):
+        message = f"the scores take {needed / 1e6:,.0f} MB; make room"
+        raise OSError(errno.ENOSPC, message, str(folder))
+    shape, model = tuple(x.shape), model_hash(score)
     file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
     for start in range(0, len(x), batch):
         s = score(x[start : start + batch])
@@ -81,7 +76,10 @@ def write_cache(
         if progress:
             progress(start + len(s), len(x), "scores")
     file.flush()
-    manifest["checksum"] = _checksum(file)
+    manifest = {
+        "data": data, "model": model, "sigma": score.sigma, "shape": shape,
+        "checksum": _checksum(file),
+    }  # fmt: skip
     write_atomically(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
 
 
@@ -111,7 +109,4 @@ def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndar
 
 
 def _checksum(scores: np.ndarray) -> str:
-    digest = hashlib.sha256()
-    for start in range(0, len(scores), 1024):
-        digest.update(np.ascontiguousarray(scores[start : start + 1024]).tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(scores.reshape(-1).view(np.uint8).data).hexdigest()

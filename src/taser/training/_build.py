@@ -23,7 +23,7 @@ from taser.models._folding import supports_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
 from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
-from taser.scores import DenoisingScore, Gaussian, Replaced, Score, named, pretrained
+from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
 from taser.scores._named import SHIPPED
 from taser.scores._score_cache import StaleCache, model_hash, read_cache
 
@@ -142,11 +142,6 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
 def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
     """The score of the training inputs, at a noise level."""
     if config.score == "gaussian" or (config.score == "auto" and not dataset.train.is_images):
-        if config.replaced != "none":
-            raise ValueError(
-                f"regulariser.replaced={config.replaced} takes the place of a denoiser's score; "
-                "this one is a Gaussian's"
-            )
         gaussian = Gaussian.fit(dataset.train.rows(slice(None)))
         if config.form == "paper":
             return gaussian
@@ -169,7 +164,7 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
             f"regulariser.score={config.score} does not take the inputs of {dataset.name}, "
             f"of shape {dataset.input_shape}: {error}"
         ) from error
-    return score if config.replaced == "none" else Replaced(score, config.replaced)
+    return score
 
 
 def build_regulariser(
@@ -204,7 +199,7 @@ def cached_scores(
     if config.regulariser.form != "paper" or not isinstance(score, DenoisingScore):
         raise ValueError(
             "regulariser.cache holds a denoiser's score at the examples themselves: it takes "
-            "regulariser.name=taser, form=paper and replaced=none"
+            "regulariser.name=taser and form=paper"
         )
     if build_augmentation(config.data, dataset) is not None:
         raise ValueError(

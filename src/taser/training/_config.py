@@ -108,9 +108,8 @@ class RegulariserConfig:
     cache
         A folder that `taser score cache` wrote with this score for these data, for form "paper"
         without augmentation: the scores are read instead of computed.
-    operator, center, replaced
-        For studies: another operator or centre than the form's; the score of "shuffled" images or
-        "white" directions instead of a denoiser's own.
+    operator, center
+        For studies: another operator or centre than the form's.
     """
 
     name: Literal["none", "taser", "gradient-norm", "jacobian"] = "none"
@@ -133,7 +132,6 @@ class RegulariserConfig:
     timestep: int = 50
     sigma: Number | None = None
     precision: Literal["float32", "bfloat16", "auto"] | None = None
-    replaced: Literal["none", "shuffled", "white"] = "none"
     cache: str | None = None
 
     @property

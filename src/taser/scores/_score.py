@@ -1,5 +1,6 @@
-"""Noise levels, and Tweedie's formula: a denoiser is a score at a noise level."""
+"""What a score is, its noise level, Tweedie's formula, and a score in other coordinates."""
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, Protocol, Self, get_args, runtime_checkable
@@ -25,11 +26,6 @@ REFERENCE_TIMESTEP = 50
 """The paper's timestep, t = 50 of DDPM's linear schedule."""
 
 
-@lru_cache
-def _alphas_bar() -> Tensor:
-    return (1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0)
-
-
 def pixel_sigma(alpha_bar: float) -> float:
     """The noise of ᾱ as a standard deviation on pixels in [0, 1].
 
@@ -39,6 +35,12 @@ def pixel_sigma(alpha_bar: float) -> float:
     return 0.5 * ((1 - alpha_bar) / alpha_bar) ** 0.5
 
 
+@lru_cache
+def _ddpm_sigmas() -> list[float]:
+    alphas_bar = (1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)).cumprod(0)
+    return [pixel_sigma(alpha_bar) for alpha_bar in alphas_bar.tolist()]
+
+
 def sigma_of(timestep: int) -> float:
     """The noise of a timestep as a standard deviation on pixels in [0, 1]. At t = 50: 0.088.
 
@@ -46,13 +48,13 @@ def sigma_of(timestep: int) -> float:
     """
     if not 0 <= timestep < 1000:
         raise ValueError(f"timestep should lie in 0…999, DDPM's linear schedule; got {timestep}")
-    return pixel_sigma(float(_alphas_bar()[timestep]))
+    return _ddpm_sigmas()[timestep]
 
 
 def timestep_of(sigma: float) -> int:
     """The timestep whose noise is nearest to `sigma`, in log scale."""
-    levels = 0.5 * ((1 - _alphas_bar()) / _alphas_bar()).sqrt()
-    return int((levels / check_sigma(sigma)).log().abs().argmin())
+    target = math.log(check_sigma(sigma))
+    return min(range(1000), key=lambda t: abs(math.log(sigma_of(t)) - target))
 
 
 def check_sigma(sigma: float) -> float:
@@ -168,3 +170,65 @@ class DenoisingScore(NoisedScore):
         network = next((type(part).__name__ for part in self.children()), None)
         by = f"{network}, {size:.2f} M parameters" if network else "a function"
         return f"DenoisingScore(sigma={self.sigma:g}, by {by})"
+
+
+class Affine(nn.Module):
+    """A score given in u = scale·x + shift, turned into a score in x.
+
+    The chain rule of ∇log p:  s_x(x) = scale · s_u(scale·x + shift). The residual follows it,
+    r_x = scale² · r_u for a scalar scale, so a weight λ has a meaning only in named coordinates.
+
+    scale, shift: numbers, or tensors that broadcast against one input (per channel: (C, 1, 1)).
+
+    A score of a diffusion model in [-1, 1], for pixels in [0, 1]: Affine(score, scale=2, shift=-1).
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self, score: Score, scale: Tensor | float = 1.0, shift: Tensor | float = 0.0
+    ) -> None:
+        super().__init__()
+        scale, shift = (1.0 * torch.as_tensor(number) for number in (scale, shift))
+        if bool((scale == 0).any()) or not bool(torch.isfinite(scale).all()):
+            raise ValueError(f"scale should be finite and nowhere zero; got {scale.tolist()}")
+        self.score = score
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale.tolist()}, shift={self.shift.tolist()}"
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """s_x at x: (B, *) → (B, *), detached."""
+        scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
+        return (scale * self.score(scale * x + shift)).detach()
+
+
+class Scaled(NoisedScore):
+    """c·s(x): a score of another size, as the paper's c_t makes it. No longer ∇log of anything."""
+
+    def __init__(self, score: NoisedScore, factor: float) -> None:
+        super().__init__()
+        self.score, self.sigma, self.factor = score, score.sigma, float(factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, *), detached."""
+        return self.factor * self.score(x).detach()
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor:g}"
+
+
+def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> Scaled:
+    """The score times c, with the standard deviation on x that it has at the reference level.
+
+    c_t = std(s_ref)/std(s_t), both measured on x: (N, *). That is the aim the paper states, one
+    size of score across timesteps; its formula has the ratio upside down.
+    """
+    reference, here = score.at(sigma=reference_sigma)(x).std(), score(x).std()
+    if not float(here) > 0:
+        raise ValueError("the score is constant on x, so it has no size to normalise")
+    return Scaled(score, float(reference / here))
