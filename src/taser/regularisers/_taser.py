@@ -20,15 +20,16 @@ FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
 @dataclass(frozen=True)
 class Form:
-    """What a form fixes: the operator, the centre, and the method that the score needs."""
+    """The operator, the centre, the score's method that it needs, and the usual part of the batch."""
 
     operator: Operator
     center: Literal["batch", "none"]
     method: str | None
+    fraction: float = 1.0
 
 
 FORMS: dict[FormName, Form] = {
-    "steepest": Form("first_order", "none", "along"),
+    "steepest": Form("first_order", "none", "along", fraction=0.25),
     "paired": Form("first_order", "batch", "paired"),
     "mixed": Form("first_order", "batch", "noised"),
     "noised": Form("langevin", "batch", "noised"),
@@ -64,7 +65,8 @@ class Taser(Regulariser):
     threat
         What the network should resist; for "steepest". Its box says where the pixels lie.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
-        Of the :class:`taser.SteinPenalty`.
+        Of the :class:`taser.SteinPenalty`. By default "steepest" takes a random quarter of each
+        batch, which on digits is as robust as the whole for less than half of the time.
     operator, center
         Other than the form's own, for studies.
     """
@@ -83,16 +85,17 @@ class Taser(Regulariser):
         step: float | None = None,
         unbiased: bool = False,
         every: int = 1,
-        fraction: float = 1.0,
+        fraction: float | None = None,
         batchnorm: Statistics = "auto",
         generator: torch.Generator | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(
-            every=every, fraction=fraction, batchnorm=batchnorm, generator=generator, seed=seed
-        )
         if form not in FORMS:
             raise ValueError(f"form should be one of {get_args(FormName)}; got {form!r}")
+        super().__init__(
+            every=every, fraction=FORMS[form].fraction if fraction is None else fraction,
+            batchnorm=batchnorm, generator=generator, seed=seed,
+        )  # fmt: skip
         if not isinstance(threat, Threat | None):
             raise TypeError(f"threat should be one such as Threat('linf', 8/255); got {threat!r}")
         _check_score(score, form)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 from weakref import ReferenceType, ref
 
 import torch
@@ -15,7 +15,7 @@ from taser._tensors import full_precision
 from taser.probes import Margin, Probe, Probed
 from taser.scores import Score
 
-from ._batchnorm import SharedPass, Statistics, penalty_mode
+from ._batchnorm import PassRecorder, SharedPass, Statistics, penalty_mode
 from ._checks import (
     Backend,
     Distribution,
@@ -27,7 +27,7 @@ from ._checks import (
     check_options,
     check_tensor,
 )
-from ._model_state import check_module, restored_rng, unwrap_ddp
+from ._model_state import any_compiled, check_module, restored_rng, unwrap_ddp
 from ._residual import Terms, choose_backend, logger, residual_terms
 
 CENTERS = ("batch", "running", "calibrated", "none")
@@ -72,6 +72,30 @@ class Regulariser(nn.Module):
         self.calls = 0
         self._generator = generator
         self._seed = seed
+        self._recorder: PassRecorder | None = None
+
+    def attach(self, model: Callable) -> Self:
+        """Reuse the loss's own forward of this model, where that is right: two forwards less.
+
+        Hooks on the model record its forwards in training mode. The penalty takes the last one if
+        it was of the very x that the penalty gets; else, and after random numbers (dropout), in
+        half precision or under torch.compile, it makes its own. Loss and penalty share a graph
+        then: call `backward` once, on their sum. :meth:`release` takes the hooks off.
+        """
+        self.release()
+        module = check_module(unwrap_ddp(model))
+        if not any_compiled(module):
+            self._recorder = PassRecorder(module)
+        return self
+
+    def release(self) -> None:
+        """Take the hooks of :meth:`attach` off the model."""
+        if self._recorder is not None:
+            self._recorder.remove()
+            self._recorder = None
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_recorder": None}  # hooks belong to one model in one process
 
     def forward(
         self,
@@ -85,13 +109,16 @@ class Regulariser(nn.Module):
         """R, a scalar. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
 
         s: the score at x, for regularisers that need one and do not compute it themselves.
-        shared: a forward pass that the loss made at these weights, see :class:`SharedPass`.
+        shared: a forward pass that the loss made at these weights, see :class:`SharedPass`;
+        :meth:`attach` finds it by itself.
         """
         check_tensor("x", x)
         if self.training and self.calls % self.every:
             self.calls += 1
             return x.new_zeros(())
         module, batch = check_module(unwrap_ddp(model)), len(x)
+        if shared is None and self._recorder is not None:
+            shared = self._recorder.shared_pass(module, x)
         shared = shared or SharedPass()
         shared.check(x)
         check_labels(y, x)

@@ -1,0 +1,157 @@
+"""A regulariser that is attached to its model reuses the loss's own forward, or makes its own."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import taser
+
+THREAT = taser.Threat("linf", 0.1)
+
+
+def network(dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU(), nn.Dropout(dropout),
+        nn.Flatten(), nn.Linear(64, 3),
+    ).double()  # fmt: skip
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(8, 1, 4, 4, generator=generator).double(), torch.arange(8) % 3
+
+
+def regulariser(**options: object) -> taser.Taser:
+    score = taser.scores.DenoisingScore(lambda x, _: torch.tanh(x), 0.3)
+    return taser.Taser(score, threat=THREAT, step=1e-6, **options)  # type: ignore[arg-type]
+
+
+def gradients(
+    model: nn.Module, robust: taser.Taser, x: Tensor, y: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    loss = F.cross_entropy(model(x), y) + robust(model, x, y)
+    return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+class Forwards:
+    """Counts the rows that pass through the first layer."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.rows: list[int] = []
+        model[0].register_forward_pre_hook(lambda _, inputs: self.rows.append(len(inputs[0])))
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_the_same_loss_and_gradient_with_fewer_forwards(fraction: float) -> None:
+    """A one-sided difference of step 1e-6 in float64 is right to 1e-6, its rounding to 1e-9."""
+    (x, y), found = batch(), []
+    for attached in (False, True):
+        model, robust = network(), regulariser(fraction=fraction)
+        if attached:
+            robust.attach(model)
+        robust(model, x, y)  # the first call checks the layers
+        count = Forwards(model)
+        robust.calls, robust._generator = 0, torch.Generator().manual_seed(3)
+        value, gradient = gradients(model, robust, x, y)
+        found.append((value, gradient, sum(count.rows)))
+        robust.release()
+        assert not model._forward_hooks
+        assert not model._forward_pre_hooks
+    (own, own_gradient, many), (shared, shared_gradient, few) = found
+    torch.testing.assert_close(shared, own, rtol=1e-5, atol=1e-7)
+    for one, two in zip(shared_gradient, own_gradient, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+    part = int(8 * fraction)
+    assert many == 8 + 8 + part + 2 * part  # loss, statistics, direction, both ends
+    assert few <= 8 + part + part + 4  # loss, direction, one end, four that are compared once
+
+
+def other_x(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x + 1), y)
+
+
+def changed_in_place(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x.add_(0.5)), y)
+    x.sub_(0.5)
+    return loss
+
+
+def without_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return F.cross_entropy(model(x), y)
+
+
+def backward_first(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return loss.detach()
+
+
+def at_older_weights(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x), y).detach()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [other_x, changed_in_place, without_gradient, backward_first, at_older_weights],
+)
+def test_a_forward_of_something_else_is_not_used(
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+) -> None:
+    x, y = batch()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    robust(model, x, y)
+    loss(model, x, y)
+    found = robust(model, x, y)
+    robust.release()
+    expected = regulariser()(model, x, y)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    found.backward()
+
+
+def test_a_forward_with_dropout_is_not_used() -> None:
+    x, y = batch()
+    model, robust = network(dropout=0.5), regulariser()
+    robust.attach(model)
+    robust(model, x, y)
+    model(x)
+    found = robust(model, x, y)
+    robust.release()
+    torch.testing.assert_close(found, regulariser()(model, x, y), rtol=1e-12, atol=0)
+
+
+def test_copies_of_the_model_are_not_recorded() -> None:
+    x, y = batch()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    model(x)
+    teacher = copy.deepcopy(model)
+    pickled = pickle.loads(pickle.dumps(model))
+    teacher(x)
+    pickled(x)
+    assert robust._recorder is not None
+    assert robust._recorder.shared_pass(model, x) is not None  # still the model's own
+    assert copy.deepcopy(robust)._recorder is None
+    torch.testing.assert_close(robust(teacher, x, y), regulariser()(teacher, x, y))
+
+
+def test_two_losses_of_one_batch_in_pieces() -> None:
+    """Gradient accumulation: each piece has its own forward, penalty and backward."""
+    x, y = batch()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    for rows in (slice(0, 4), slice(4, 8)):
+        piece, labels = x[rows], y[rows]
+        (F.cross_entropy(model(piece), labels) + robust(model, piece, labels)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
