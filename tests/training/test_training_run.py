@@ -31,7 +31,7 @@ from taser.training._build import (
     build_objective,
     set_up,
 )
-from taser.training._result import read_data_config
+from taser.training._run_folder import read_data_config
 from taser.training._step import AttackView
 from training_steps import images
 
@@ -424,7 +424,7 @@ def test_parts_of_one_example_are_refused_where_the_data_are_fewer_than_a_batch(
 def test_parts_are_as_equal_as_can_be(size: int, parts: int) -> None:
     """`chunk` would leave one example at the end, which has no variance."""
     learner = set_up(small(loop={"accumulate": parts}), images(32)).learner
-    pieces = learner._attacked(
+    pieces = learner._attack(
         torch.rand(size, 3, 32, 32), torch.zeros(size).long(), None, torch.Generator()
     )
     sizes = [len(piece.x) for piece in pieces]

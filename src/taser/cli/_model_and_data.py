@@ -79,7 +79,7 @@ def _data_for_run(run: Path, data: str | None, root: Path | None, target: str | 
     from taser.data._preprocessing import Preprocessing
     from taser.training._build import load_data
     from taser.training._config import DataConfig
-    from taser.training._result import read_data_config
+    from taser.training._run_folder import read_data_config
 
     record = run / "data.json"
     config = read_data_config(run) if (run / "config.yaml").is_file() else DataConfig()
