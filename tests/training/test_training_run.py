@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from accelerate.state import AcceleratorState
 from filelock import FileLock
 from safetensors.torch import load_file
@@ -287,15 +288,30 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
     train(small(loop={"save_minutes": 1.0}), tmp_path)  # which changes no weight
 
 
-def test_a_run_of_an_older_version(tmp_path: Path) -> None:
+OLDER = {
+    "  gone: 1\n": r"there is no regulariser\.gone",
+    "  at: auto\n  unit: noise\n  center: batch\n  name: gradient\n": (
+        r"regulariser\.at=auto was replaced by regulariser\.form, "
+        r"regulariser\.unit=noise was replaced by regulariser\.form, "
+        r"regulariser\.name=gradient was replaced by regulariser\.name=gradient-norm"
+    ),
+    "  at: clean\n  unit: paper\n": r"regulariser\.at=clean was replaced by regulariser\.form",
+}
+
+
+@pytest.mark.parametrize("keys", OLDER)
+def test_a_run_of_an_older_version(tmp_path: Path, keys: str) -> None:
     """It cannot go on, but its network and its data can be had."""
     train(small(data={"seed": 3}), tmp_path)
     recipe = tmp_path / "config.yaml"
-    recipe.write_text(recipe.read_text().replace("regulariser:\n", "regulariser:\n  gone: 1\n"))
+    content = yaml.safe_load(recipe.read_text())
+    content["regulariser"] |= yaml.safe_load(keys)
+    recipe.write_text(yaml.safe_dump(content))
     with pytest.raises(
-        ValueError, match=r"of another version of taser \(.*there is no regulariser.gone.*another"
-    ):
+        ValueError, match=rf"of another version of taser \(.*{OLDER[keys]}.*choose another folder"
+    ) as caught:
         train(small(data={"seed": 3}), tmp_path)
+    assert "\n" not in str(caught.value)
     assert read_data_config(tmp_path) == small(data={"seed": 3}).data
     assert same(dict(load_trained(tmp_path).state_dict()), weights(tmp_path, "best"))
 
