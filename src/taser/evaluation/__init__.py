@@ -2,9 +2,8 @@
 
 from taser.data._splitting import subset
 
-from ._audit import Audit, Point, TooFewCorrect, audit
+from ._audit import Audit, Point, TooFewCorrect, audit, undefended
 from ._audit_checks import CHECKS, Check
-from ._audit_target import undefended
 from ._curve import accuracy_curve
 from ._evaluate import evaluate
 from ._out_of_distribution import out_of_distribution

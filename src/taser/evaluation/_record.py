@@ -128,17 +128,12 @@ class Provenance:
         return cls(
             seed=seed,
             batch_size=batch,
-            weights=hash_of_model(model),
+            weights=weights_hash(check_module(model)),
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
             versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
             answers=_hash_of_predictions(model, x, seed, batch),
         )
-
-
-def hash_of_model(model: Model) -> str:
-    """sha256 of the names and tensors of a model."""
-    return weights_hash(check_module(model))
 
 
 def _hash_of_predictions(model: Model, x: Tensor, seed: int, batch: int) -> str:
