@@ -71,7 +71,7 @@ def evaluate(
     """
     from taser.data._splitting import subset
     from taser.evaluation import evaluate as run
-    from taser.evaluation._curve import accuracy_curve
+    from taser.evaluation._evaluate import accuracy_curve
     from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
