@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser._tensors import default_device
 from taser.data import Dataset
 from taser.scores import DenoisingScore

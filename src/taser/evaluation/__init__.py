@@ -1,6 +1,6 @@
 """Measuring what has been trained."""
 
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 
 from ._audit import Audit, Point, TooFewCorrect, audit, undefended
 from ._audit_checks import CHECKS, Check

@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from taser._files import write_atomically
-from taser._progress import Progress
+from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, input_gradient, margin
 from taser.attacks._attack import stages_of
 from taser.attacks._threat import inside

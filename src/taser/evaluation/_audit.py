@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from filelock import FileLock
 from torch import Tensor, nn
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser.attacks import Model, Threat
 from taser.models import MLP, SmallCNN
 from taser.scores._score_cache import weights_hash

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser.attacks import Model
 
 from ._record import device_of, predictions

@@ -11,11 +11,10 @@ from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
-from taser._files import write_atomically
-from taser._progress import Progress
+from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 from taser.attacks._named import named_attack
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 
 from ._attack_loop import AttackLoop, BatchStore, passes_of
 from ._model_checks import attack_findings, check_data, check_model, oddities, square_findings

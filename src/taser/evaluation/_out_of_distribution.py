@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser.attacks import PGD, Threat, lengths
 from taser.probes import Margin, Probed
 from taser.scores import Score

@@ -16,7 +16,7 @@ from taser._distributed import world_size
 from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
-from taser.data._splitting import hold_out
+from taser.data._load import hold_out
 from taser.models import load_model
 from taser.models._ema import EMA
 from taser.models._folding import supports_channels_last

@@ -12,11 +12,10 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from taser._distributed import average_buffers, world_size
-from taser._files import write_atomically
-from taser._progress import Progress
+from taser._files import Progress, write_atomically
 from taser._random import combine_seeds, seeded_step
 from taser.data import Batch, Preprocessing
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 
 from ._build import Setup, set_up
 from ._checkpoint import (
