@@ -20,7 +20,6 @@ from torch import nn
 
 from taser import objectives, regularisers
 from taser.attacks import PGD, Threat
-from taser.attacks._pgd import default_step_size
 from taser.data import Dataset, Split
 from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training import _build as training_build
@@ -383,7 +382,7 @@ def test_defaults_are_the_paper_s() -> None:
     assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
     inner = PGD(Threat("linf", config.objective.epsilon), config.objective.steps)
     assert config.objective.step_size is inner.step_size is None
-    assert default_step_size(inner.threat, inner.steps) == pytest.approx(2 / 255)
+    assert inner.length == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
     assert config.objective.awp_with_penalty is False
 

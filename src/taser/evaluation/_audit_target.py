@@ -20,7 +20,6 @@ from taser.attacks import (
     cross_entropy,
     margin,
 )
-from taser.attacks._attack import UnitBox
 from taser.probes import Margin
 
 from ._attack_loop import AttackLoop
@@ -128,7 +127,8 @@ class AuditTarget:
     def after_epsilon(self) -> dict[float, Tensor]:
         """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
         threat = self.threat
-        box = UnitBox.around(threat, self.loop.x).width
+        low, high = threat.box_around(self.loop.x)
+        box = high - low
         if threat.norm == "l2":
             box *= sqrt(self.loop.x[0].numel())
         found = {threat.epsilon: self.after_losses}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
-from taser.attacks._named import named_attack
+from taser.attacks._autoattack import named_attack
 from taser.data._dataset import subset
 
 from ._attack_loop import AttackLoop, BatchStore, passes_of

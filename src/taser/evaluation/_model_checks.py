@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser.attacks import Attack, AutoAttackPart, Model, Threat, input_gradient, margin
-from taser.attacks._attack import Cascade, stages_of
 from taser.attacks._autoattack import check_with_package
 from taser.data._dataset import subset
 from taser.probes import looks_like_probabilities
