@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser.attacks import Attack, AutoAttackPart, Model, Threat, input_gradient, margin
 from taser.attacks._autoattack import check_with_package
+from taser.attacks._simple import Cascade, stages_of
 from taser.data._dataset import subset
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import check_module, eval_mode, restored_rng
