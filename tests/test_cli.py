@@ -164,7 +164,7 @@ def test_data_that_come_class_by_class_are_judged_as_a_whole(
             seen[name] = set(y[matches.argmin(1)].tolist())
         raise ValueError("seen enough")
 
-    monkeypatch.setattr("taser.evaluation._curve.accuracy_curve", curve)
+    monkeypatch.setattr("taser.evaluation._evaluate.accuracy_curve", curve)
     monkeypatch.setattr("taser.evaluation.out_of_distribution", apart)
     options = ("--model", run_of_another_split, "--data", tmp_path / "sorted.npz")
     run("evaluate", *options, "--attacks", "noise", "--out", tmp_path / "found")

@@ -10,7 +10,7 @@ from taser.compare import ComparisonConfig
 from taser.data import load
 from taser.evaluation._record import predictions
 from taser.training import load_trained, read_recipe
-from taser.training._log import read_log
+from taser.training._run_folder import read_log
 from test_cli import app, run, runner
 
 SMALL = (

@@ -1,13 +1,16 @@
-"""Files that are written whole or not at all, and hashes of arrays."""
+"""Files that are written whole or not at all, hashes of arrays, and progress callbacks."""
 
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+Progress = Callable[[int, int, str], None]
+"""Called with what is done, of how much, and what is being done now."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:
@@ -32,17 +35,12 @@ def sha256_of_arrays(arrays: Iterable[np.ndarray]) -> str:
     """The sha256 of the arrays' types, shapes and numbers, in the order given."""
     digest = hashlib.sha256()
     for array in arrays:
-        add_shape(digest, f"{array.dtype.kind}{array.dtype.itemsize}", array.shape)
-        add_array(digest, array)
+        digest.update(f"{array.dtype.kind}{array.dtype.itemsize}{array.shape}".encode())
+        add_numbers(digest, array)
     return digest.hexdigest()
 
 
-def add_shape(digest: Any, kind: str, shape: Sequence[int]) -> None:
-    """Add what comes before the numbers of an array: its type, such as "f4", and its shape."""
-    digest.update(f"{kind}{tuple(shape)}".encode())
-
-
-def add_array(digest: Any, array: np.ndarray) -> None:
+def add_numbers(digest: Any, array: np.ndarray) -> None:
     """Add the numbers, little-endian, so that the hash is the same on every processor."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     digest.update(array.reshape(-1).view(np.uint8).data)

@@ -10,8 +10,8 @@ from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import AttackWarning, AutoAttackPart, Norm, Threat, autoattack
+from taser.attacks._attack import inside
 from taser.attacks._autoattack import EarlyExit, check_with_package
-from taser.attacks._threat import inside
 from taser.models import Wrapped
 
 

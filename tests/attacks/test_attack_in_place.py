@@ -17,7 +17,7 @@ from taser.attacks import (
     Threat,
 )
 from taser.evaluation import evaluate
-from taser.evaluation._curve import accuracy_curve
+from taser.evaluation._evaluate import accuracy_curve
 
 SMALL = Threat("linf", 0.02)
 PARTS = [AutoAttackPart(part, SMALL) for part in ("apgd-ce", "apgd-t", "fab-t")]

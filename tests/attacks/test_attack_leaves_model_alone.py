@@ -18,7 +18,7 @@ from taser.attacks import (
     Threat,
     Transfer,
 )
-from taser.evaluation._prepared_model import Differentiable
+from taser.evaluation._attack_loop import Differentiable
 from taser.models import Wrapped
 from taser.stein._model_state import eval_mode
 

@@ -14,7 +14,7 @@ from taser.attacks import (
     Transfer,
     margin,
 )
-from taser.attacks._threat import inside
+from taser.attacks._attack import inside
 
 THREAT = Threat("linf", 0.15)
 

@@ -5,7 +5,7 @@ import torch
 
 from attacks.victims import seeded
 from taser.attacks import Norm, Threat, fraction
-from taser.attacks._threat import inside, shown
+from taser.attacks._attack import inside, shown
 
 NORMS: tuple[Norm, ...] = ("linf", "l2")
 

@@ -9,8 +9,7 @@ from taser.compare import RunResult, rows
 from taser.compare._diagnostics import corruption_accuracy
 from taser.data import Split
 from taser.evaluation import subset
-from taser.evaluation._corruptions import CORRUPTIONS
-from taser.evaluation._shift import shift
+from taser.evaluation._corruptions import CORRUPTIONS, shift
 from taser.report._comparison_figures import draw_frontier
 from taser.report._comparison_tables import corrupted_table
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from taser._files import sha256_of_arrays
-from taser.data._registry import CIFAR10, MNIST, Downloadable
+from taser.data._registry import Downloadable, find
 
 Arrays = dict[str, np.ndarray]
 Files = dict[str, bytes]
@@ -32,9 +32,11 @@ def small(image: tuple[int, int, int]) -> Arrays:
     }
 
 
-def shrunk(known: Downloadable, arrays: Arrays) -> Downloadable:
+def shrunk(name: str, arrays: Arrays) -> Downloadable:
+    known = find(name)
+    assert isinstance(known, Downloadable)
     sha256 = sha256_of_arrays(arrays.values())
-    return dataclasses.replace(known, train=50, test=10, sha256=sha256, sources=())
+    return dataclasses.replace(known, train=50, test=10, sha256=sha256, sources={})
 
 
 @pytest.fixture
@@ -50,14 +52,14 @@ def mnist_arrays() -> Arrays:
 @pytest.fixture
 def small_cifar(cifar_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
     """A CIFAR-10 of sixty images, the only data set that is known; nowhere to fetch it from."""
-    known = shrunk(CIFAR10, cifar_arrays)
+    known = shrunk("cifar10", cifar_arrays)
     monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
     return known
 
 
 @pytest.fixture
 def small_mnist(mnist_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
-    known = shrunk(MNIST, mnist_arrays)
+    known = shrunk("mnist", mnist_arrays)
     monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
     return known
 

@@ -45,7 +45,7 @@ def offer(small_cifar: Downloadable, monkeypatch: pytest.MonkeyPatch) -> Callabl
     """Make these the ways to get the small CIFAR-10."""
 
     def these(*ways: FakeSource) -> None:
-        known = dataclasses.replace(small_cifar, sources=ways)
+        known = dataclasses.replace(small_cifar, sources={way.name: way.download for way in ways})
         monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
 
     return these

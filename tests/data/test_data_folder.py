@@ -116,7 +116,7 @@ def test_class_that_only_the_test_part_has_is_refused(tmp_path: Path) -> None:
 def test_truncated_image_is_refused_by_name(pets: Path) -> None:
     file = pets / "dog" / "03.png"
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(ValueError, match=r"03.png is no image that can be read, or is truncated"):
+    with pytest.raises(ValueError, match=r"03.png is truncated or no image that can be read"):
         load(pets)
 
 

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from taser.data._splitting import hold_out
+from taser.data._load import hold_out
 
 
 def test_the_choice_never_changes() -> None:

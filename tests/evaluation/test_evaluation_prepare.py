@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attacks.victims import digits, seeded, undefended
 from taser.attacks import Model, cross_entropy, input_gradient, margin
-from taser.evaluation._prepared_model import VALUES, _same, prepare
+from taser.evaluation._attack_loop import VALUES, _same, prepare
 from taser.models import Wrapped, build
 from taser.models._folding import FoldedModel
 

@@ -14,7 +14,7 @@ from taser.attacks import RestartedPGD, Threat
 from taser.cli._evaluate_commands import evaluate as command
 from taser.cli._options import PlainErrors
 from taser.evaluation import Evaluation, evaluate
-from taser.evaluation._curve import Curve
+from taser.evaluation._evaluate import Curve
 from taser.models import build
 from taser.report import _evaluation_report as report
 

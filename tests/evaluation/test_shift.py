@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taser.evaluation._corruptions import CORRUPTIONS, Corruption
-from taser.evaluation._shift import mixed_corruptions, shift
+from taser.evaluation._corruptions import CORRUPTIONS, Corruption, mixed_corruptions, shift
 from taser.models import Wrapped
 
 

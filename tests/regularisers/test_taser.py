@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import cases
 import taser
-from taser.attacks._threat import Norm, Threat
+from taser.attacks._attack import Norm, Threat
 from taser.probes import Margin, Probed
 from taser.regularisers import Taser
 from taser.regularisers._taser import FORMS, FormName, steepest

@@ -10,7 +10,7 @@ from torch import Tensor
 from taser._settings import from_mapping
 from taser.training import Config
 from taser.training._build import set_up
-from taser.training._log import read_log
+from taser.training._run_folder import read_log
 
 BASE: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "examples": 128, "augment": "none"},

@@ -24,7 +24,7 @@ from taser.training import Config, train
 from taser.training import _checkpoint as checkpoint
 from taser.training import _run as run
 from taser.training._checkpoint import Checkpoint, latest_checkpoint
-from taser.training._log import Log, read_log
+from taser.training._run_folder import Log, read_log
 
 EPOCH = 5
 CONTEXT = get_context("forkserver")

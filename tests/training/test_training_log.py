@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taser.training._log import Log, read_log
+from taser.training._run_folder import Log, read_log
 
 
 def write(folder: Path, steps: range) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from accelerate.state import AcceleratorState
 from filelock import FileLock
 from safetensors.torch import load_file
@@ -19,7 +20,6 @@ from torch import nn
 
 from taser import objectives, regularisers
 from taser.attacks import PGD, Threat
-from taser.attacks._pgd import default_step_size
 from taser.data import Dataset, Split
 from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training import _build as training_build
@@ -31,7 +31,7 @@ from taser.training._build import (
     build_objective,
     set_up,
 )
-from taser.training._result import read_data_config
+from taser.training._run_folder import read_data_config
 from taser.training._step import AttackView
 from training_steps import images
 
@@ -287,15 +287,30 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
     train(small(loop={"save_minutes": 1.0}), tmp_path)  # which changes no weight
 
 
-def test_a_run_of_an_older_version(tmp_path: Path) -> None:
+OLDER = {
+    "  gone: 1\n": r"there is no regulariser\.gone",
+    "  at: auto\n  unit: noise\n  center: batch\n  name: gradient\n": (
+        r"regulariser\.at=auto was replaced by regulariser\.form, "
+        r"regulariser\.unit=noise was replaced by regulariser\.form, "
+        r"regulariser\.name=gradient was replaced by regulariser\.name=gradient-norm"
+    ),
+    "  at: clean\n  unit: paper\n": r"regulariser\.at=clean was replaced by regulariser\.form",
+}
+
+
+@pytest.mark.parametrize("keys", OLDER)
+def test_a_run_of_an_older_version(tmp_path: Path, keys: str) -> None:
     """It cannot go on, but its network and its data can be had."""
     train(small(data={"seed": 3}), tmp_path)
     recipe = tmp_path / "config.yaml"
-    recipe.write_text(recipe.read_text().replace("regulariser:\n", "regulariser:\n  gone: 1\n"))
+    content = yaml.safe_load(recipe.read_text())
+    content["regulariser"] |= yaml.safe_load(keys)
+    recipe.write_text(yaml.safe_dump(content))
     with pytest.raises(
-        ValueError, match=r"of another version of taser \(.*there is no regulariser.gone.*another"
-    ):
+        ValueError, match=rf"of another version of taser \(.*{OLDER[keys]}.*choose another folder"
+    ) as caught:
         train(small(data={"seed": 3}), tmp_path)
+    assert "\n" not in str(caught.value)
     assert read_data_config(tmp_path) == small(data={"seed": 3}).data
     assert same(dict(load_trained(tmp_path).state_dict()), weights(tmp_path, "best"))
 
@@ -367,7 +382,7 @@ def test_defaults_are_the_paper_s() -> None:
     assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
     inner = PGD(Threat("linf", config.objective.epsilon), config.objective.steps)
     assert config.objective.step_size is inner.step_size is None
-    assert default_step_size(inner.threat, inner.steps) == pytest.approx(2 / 255)
+    assert inner.length == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
     assert config.objective.awp_with_penalty is False
 
@@ -424,7 +439,7 @@ def test_parts_of_one_example_are_refused_where_the_data_are_fewer_than_a_batch(
 def test_parts_are_as_equal_as_can_be(size: int, parts: int) -> None:
     """`chunk` would leave one example at the end, which has no variance."""
     learner = set_up(small(loop={"accumulate": parts}), images(32)).learner
-    pieces = learner._attacked(
+    pieces = learner._attack(
         torch.rand(size, 3, 32, 32), torch.zeros(size).long(), None, torch.Generator()
     )
     sizes = [len(piece.x) for piece in pieces]

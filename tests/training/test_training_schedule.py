@@ -5,7 +5,7 @@ import math
 import pytest
 
 from taser.training._config import ScheduleConfig
-from taser.training._optimiser import learning_rate, ramp
+from taser.training._run import learning_rate, ramp
 
 
 def rates(config: ScheduleConfig, steps: int, highest: float = 1e-3) -> list[float]:

@@ -9,9 +9,9 @@ from torch import nn
 
 from taser._random import VALIDATION, WEIGHTS, combine_seeds
 from taser.models._ema import EMA
-from taser.training._checkpoint import weights_as_bytes
+from taser.training._build import build_optimiser
+from taser.training._checkpoint import optimiser_tensors, restore_optimiser, weights_as_bytes
 from taser.training._config import OptimiserConfig
-from taser.training._optimiser import build_optimiser, optimiser_tensors, restore_optimiser
 
 
 def network() -> nn.Sequential:

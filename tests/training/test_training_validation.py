@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from taser import attacks
 from taser.attacks import Threat
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 from taser.training import _run as run
 from taser.training import train
 from taser.training._checkpoint import latest_checkpoint

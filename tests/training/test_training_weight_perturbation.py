@@ -34,7 +34,7 @@ def test_the_ascent_leaves_a_running_centre_alone() -> None:
     setup = set_up(small(objective={**AWP, "awp_with_penalty": True}, regulariser=regulariser))
     centre = setup.learner.regulariser.penalty.centre  # type: ignore[union-attr]
     learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
-    pieces = learner._attacked(x, y, None, generator)
+    pieces = learner._attack(x, y, None, generator)
     for before in (math.nan, 0.25):
         centre.value = torch.tensor(before)
         with learner._perturbed(pieces, 1.0):
@@ -55,7 +55,7 @@ def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
     learner.precision.scaler = torch.amp.GradScaler("cpu")
     weight = learner.module.head.weight
     before = weight.detach().clone()
-    with learner._perturbed(learner._attacked(x, y, None, generator), 0.0):
+    with learner._perturbed(learner._attack(x, y, None, generator), 0.0):
         length = float((weight - before).norm().detach())
     assert length == pytest.approx(learner.gamma * float(before.norm()), rel=1e-4)
 

@@ -4,21 +4,23 @@ from ._attack import (
     Attack,
     AttackLoss,
     AttackWarning,
-    Cascade,
     LossAttack,
     Model,
+    Norm,
+    Threat,
     cross_entropy,
+    fraction,
     kl_divergence,
     kl_from,
+    lengths,
     margin,
     squared_error,
-)
+)  # fmt: skip
 from ._autoattack import AutoAttackPart, autoattack
 from ._pgd import FGSM, PGD, LastingPGD, RestartedPGD, input_gradient
 from ._ray_search import RaySearch
-from ._simple import RandomNoise, Transfer
+from ._simple import Cascade, RandomNoise, Transfer
 from ._spsa import SPSA
-from ._threat import Norm, Threat, fraction, lengths
 
 __all__ = [
     "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",

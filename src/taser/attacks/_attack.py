@@ -1,17 +1,143 @@
-"""What every attack is, the losses that attacks ascend, and attacks one after the other."""
+"""What every attack is: a threat to search, a loss to ascend, and the worst points found."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._tensors import full_precision
-from taser.stein._model_state import eval_mode
+from taser._tensors import full_precision, rows_like
 
-from ._threat import Threat
+Norm = Literal["linf", "l2"]
+
+
+@dataclass(frozen=True)
+class Threat:
+    """{x' : ‖x' − x‖ ≤ ε} in ℓ∞ or ℓ2, inside [low, high] (None: unbounded, for tables).
+
+    >>> Threat("linf", "8/255").epsilon
+    0.03137254901960784
+    """
+
+    norm: Norm = "linf"
+    epsilon: float = 8 / 255
+    low: float | None = 0.0
+    high: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise ValueError(f"norm should be one of {get_args(Norm)}; got {self.norm!r}")
+        object.__setattr__(self, "epsilon", fraction(self.epsilon))
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon should be positive; got {self.epsilon}")
+        low, high = self.low, self.high
+        if (low is None) != (high is None) or (low is not None and not low < high):  # type: ignore[operator]
+            raise ValueError(
+                f"low and high should be numbers, low < high, or None; got {low}, {high}"
+            )
+        if (self.norm, low, high) == ("linf", 0.0, 1.0) and self.epsilon > 1.0:
+            raise ValueError(
+                f"epsilon={self.epsilon:g} is wider than the pixels' range [0, 1]; "
+                f"did you mean {self.epsilon:g}/255?"
+            )
+
+    def project(self, moved: Tensor, x: Tensor) -> Tensor:
+        """The nearest allowed point (for ℓ2: into the ball, then into the box). (B, *) → (B, *)."""
+        change = moved - x
+        if self.norm == "linf":
+            change = change.clamp(-self.epsilon, self.epsilon)
+        else:
+            change = change * (self.epsilon / lengths(change).clamp_min(1e-12)).clamp_max(1.0)
+        return self.into_box(x + change)
+
+    def into_box(self, x: Tensor) -> Tensor:
+        """x with every coordinate in [low, high]."""
+        return x if self.low is None else x.clamp(self.low, self.high)
+
+    def box_around(self, x: Tensor) -> tuple[float, float]:
+        """low and high; without bounds, those of every point in reach of x, which never bind."""
+        low = float(x.min()) - self.epsilon if self.low is None else self.low
+        return low, float(x.max()) + self.epsilon if self.high is None else self.high
+
+    def ascent(self, gradient: Tensor) -> Tensor:
+        """The step of unit length that raises a linear function most: sign(g), or g/‖g‖₂."""
+        if self.norm == "linf":
+            return gradient.sign()
+        return gradient / lengths(gradient).clamp_min(1e-12)
+
+    def random(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A point drawn evenly from the ball around each x, put into the box. (B, *) → (B, *)."""
+        if self.norm == "linf":
+            change = 2 * torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+            change = self.epsilon * (change - 1)
+        else:
+            way = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+            radius = torch.rand(len(x), dtype=x.dtype, device=x.device, generator=generator)
+            radius = rows_like(radius.pow(1 / x[0].numel()), x)
+            change = self.epsilon * radius * way / lengths(way).clamp_min(1e-12)
+        return self.into_box(x + change)
+
+    def reach(self, shape: Sequence[int]) -> float:
+        """The root mean square, over coordinates, of a change of length ε to inputs of this shape.
+
+        >>> Threat("linf", 0.1).reach((3, 2, 2)), Threat("l2", 2.0).reach((4,))
+        (0.1, 1.0)
+        """
+        return self.epsilon / (math.prod(shape) ** 0.5 if self.norm == "l2" else 1.0)
+
+    def distance(self, moved: Tensor, x: Tensor) -> Tensor:
+        """How far each example was moved, in this norm: (B,)."""
+        change = (moved - x).flatten(1)
+        return change.abs().amax(1) if self.norm == "linf" else change.norm(dim=1)
+
+    def __str__(self) -> str:
+        return f"{'ℓ∞' if self.norm == 'linf' else 'ℓ2'} ε={shown(self.epsilon)}"
+
+
+def lengths(change: Tensor) -> Tensor:
+    """The ℓ2 norm of each example, shaped to multiply it: (B, 1, …)."""
+    return rows_like(change.flatten(1).norm(dim=1), change)
+
+
+def fraction(value: float | str) -> float:
+    """A number, or one written as "8/255".
+
+    >>> fraction("0.5"), fraction("2/255") == 2 / 255
+    (0.5, True)
+    """
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        return float(Fraction(value.replace(" ", "")))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"a number or a fraction such as 8/255 is needed; got {value!r}") from None
+
+
+def shown(value: float) -> str:
+    """ε as people write it: 8/255 rather than 0.0314.
+
+    >>> shown(8 / 255), shown(0.3)
+    ('8/255', '0.3')
+    """
+    short, of_255 = f"{value:g}", round(value * 255)
+    is_pixel = of_255 > 0 and value < 0.999 and abs(value * 255 - of_255) < 1e-4
+    return f"{of_255}/255" if is_pixel and len(short) > 5 else short
+
+
+def inside(threat: Threat, moved: Tensor, x: Tensor) -> Tensor:
+    """True where a point is in the ball around x and in the box, up to rounding. (B, *) → (B,).
+
+    x ± ε in float32 is off by half a unit in the last place of x: that much is allowed.
+    """
+    rounding = 2 * torch.finfo(x.dtype).eps * x.abs().flatten(1).amax(1) + 1e-5 * threat.epsilon
+    close = threat.distance(moved, x) <= threat.epsilon + rounding
+    boxed = (moved - threat.into_box(moved)).abs().flatten(1).amax(1) <= rounding
+    return close & boxed  # NaN is in no ball
+
 
 Model = Callable[[Tensor], Tensor]
 """(B, *) → logits (B, C)."""
@@ -54,14 +180,9 @@ class LossAttack(Attack, Protocol):
     def loss(self) -> AttackLoss: ...
 
     def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        loss: AttackLoss | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+        self, model: Model, x: Tensor, y: Tensor, *,
+        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
         """The attacked inputs, (B, *), detached. x: (B, *); y: (B,)."""
         ...
 
@@ -91,11 +212,7 @@ def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
 def kl_from(clean: Tensor) -> AttackLoss:
     """KL(softmax(clean) ‖ softmax(z)), the loss that TRADES attacks. clean: (B, C) logits."""
     clean = clean.detach()
-
-    def loss(logits: Tensor, y: Tensor) -> Tensor:  # noqa: ARG001 — labels do not matter here
-        return kl_divergence(clean, logits)
-
-    return loss
+    return lambda logits, _: kl_divergence(clean, logits)
 
 
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
@@ -133,86 +250,6 @@ class WorstPoints:
         return ~(loss > 0)
 
 
-@dataclass(frozen=True)
-class Cascade:
-    """Attacks one after the other, each on the examples that the earlier ones did not break.
-
-    note: what a reader of its results should know.
-    """
-
-    name: str
-    stages: Sequence[Attack]
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if len({stage.threat for stage in self.stages}) != 1:
-            raise ValueError("a cascade needs stages, all with one threat")
-
-    @property
-    def threat(self) -> Threat:
-        """The ball that all stages share."""
-        return self.stages[0].threat
-
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
-        found = x.detach().clone()
-        with eval_mode(model, freeze=True), torch.no_grad():
-            for stage in self.stages:
-                rows = (model(found.clone()).argmax(1) == y).nonzero()[:, 0]
-                if len(rows):
-                    found[rows] = stage(model, x[rows], y[rows], generator=generator)
-        return found
-
-
-def stages_of(attack: Attack) -> Sequence[Attack]:
-    """The stages of a cascade; any other attack is its own only stage."""
-    return attack.stages if isinstance(attack, Cascade) else (attack,)
-
-
-@dataclass(frozen=True)
-class UnitBox:
-    """u = (x − low)/(high − low), which is x itself for pixels in [0, 1].
-
-    Where the threat has no bounds, `low` and `high` lie ε beyond the data: they never bind.
-    """
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, threat: Threat, x: Tensor) -> Self:
-        """The box of this threat, or one wide enough for every point in reach of x."""
-        low = float(x.min()) - threat.epsilon if threat.low is None else threat.low
-        high = float(x.max()) + threat.epsilon if threat.high is None else threat.high
-        return cls(low, high)
-
-    @property
-    def width(self) -> float:
-        """high − low."""
-        return self.high - self.low
-
-    def into(self, x: Tensor) -> Tensor:
-        """x → u."""
-        return x if (self.low, self.high) == (0.0, 1.0) else (x - self.low) / self.width
-
-    def back(self, u: Tensor) -> Tensor:
-        """u → x."""
-        return u if (self.low, self.high) == (0.0, 1.0) else u * self.width + self.low
-
-    def model(self, model: Model, dtype: torch.dtype) -> Model:
-        """The model as a function of u, in single precision as the package wants it.
-
-        dtype: what the model itself takes; it gets a copy, for its first layer may work in place.
-        """
-        return lambda u: model(self.back(u.to(dtype)).clone()).float()
-
-    def threat(self, threat: Threat) -> Threat:
-        """The same ball, in u's units."""
-        return replace(threat, epsilon=threat.epsilon / self.width, low=0.0, high=1.0)
-
-
 def short_repr(attack: Any) -> str:
     """An attack's class and options; a function is shown by its name, a network by its class.
 
@@ -228,3 +265,11 @@ def short_repr(attack: Any) -> str:
 
     options = ", ".join(f"{f.name}={shown(getattr(attack, f.name))}" for f in fields(attack))
     return f"{type(attack).__name__}({options})"
+
+
+def check_positive(attack: object, *options: str) -> None:
+    """Raise unless each of these options is positive; None is for a default."""
+    for option in options:
+        value = getattr(attack, option)
+        if value is not None and not value > 0:
+            raise ValueError(f"{option} should be positive; got {value}")

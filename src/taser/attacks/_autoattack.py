@@ -1,12 +1,13 @@
-"""AutoAttack (Croce & Hein, 2020), by the package pyautoattack."""
+"""AutoAttack (Croce & Hein, 2020), by the package pyautoattack; and attacks by their names."""
 
-import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from logging.handlers import BufferingHandler
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,27 +16,19 @@ from torch import Tensor
 from taser._tensors import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
-from ._attack import Attack, AttackWarning, Cascade, Model, UnitBox
-from ._pgd import RestartedPGD
+from ._attack import Attack, AttackWarning, Model, Threat, cross_entropy, inside
+from ._pgd import FGSM, RestartedPGD
+from ._simple import Cascade, RandomNoise
 from ._spsa import SPSA
-from ._threat import Threat, inside
 
 LOGGER = logging.getLogger("auto-attack")
-
-
-class _WarningCollector(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
 
 
 @contextmanager
 def log_as_warnings() -> Iterator[None]:
     """What the package logs as a warning becomes an AttackWarning, each message once."""
-    collector = _WarningCollector()
+    collector = BufferingHandler(1_000_000)
+    collector.setLevel(logging.WARNING)
     propagate, LOGGER.propagate = LOGGER.propagate, False
     LOGGER.addHandler(collector)
     try:
@@ -43,7 +36,7 @@ def log_as_warnings() -> Iterator[None]:
     finally:
         LOGGER.removeHandler(collector)
         LOGGER.propagate = propagate
-    for message in dict.fromkeys(collector.messages):
+    for message in dict.fromkeys(record.getMessage() for record in collector.buffer):
         warnings.warn(f"AutoAttack says: {message}", AttackWarning, stacklevel=3)
 
 
@@ -67,14 +60,13 @@ class EarlyExit:
 
     def __init__(self, model: Model, x: Tensor, y: Tensor, threat: Threat) -> None:
         with torch.no_grad():
-            logits = model(x)
-        self.model, self.threat = model, threat
-        self.x, self.y = x, y
-        self.ranking = logits.sort(dim=1)[1]
-        self._clean = logits
-        self.broken = logits.argmax(1) != y
+            self._clean = model(x)
+        self.model, self.threat, self.x, self.y = model, threat, x, y
+        self.ranking = self._clean.sort(dim=1)[1]
+        self.broken = self._clean.argmax(1) != y
         self.found = x.clone()
-        self._made_up = F.one_hot((y + 1) % logits.shape[1], logits.shape[1]).to(logits.dtype)
+        classes = self._clean.shape[1]
+        self._made_up = F.one_hot((y + 1) % classes, classes).to(self._clean.dtype)
         self._rows = self.unbroken
 
     @property
@@ -85,36 +77,29 @@ class EarlyExit:
     def run(self, attack: Callable[[Tensor, Tensor], object]) -> None:
         """attack(x, y) on the unbroken examples; it has to call this object for logits."""
         self._rows = self.unbroken
-        if len(self._rows) == 0:
-            return
-        with suppress(_AllBroken):
-            attack(self.x[self._rows], self.y[self._rows])
+        if len(self._rows):
+            with suppress(_AllBroken):
+                attack(self.x[self._rows], self.y[self._rows])
 
     def __call__(self, moved: Tensor) -> Tensor:
         """Logits, (R, C), for points of the rows that the run began with, (R, *)."""
         if not moved.requires_grad and torch.equal(moved, self.x[self._rows]):
             return self._clean[self._rows]
         active = (~self.broken[self._rows]).nonzero()[:, 0]
-        rows = self._rows[active]
-        points = moved if len(active) == len(moved) else moved[active]
+        everyone = len(active) == len(moved)
+        rows, points = self._rows[active], moved if everyone else moved[active]
         logits = self.model(points)
         wrong = logits.detach().argmax(1) != self.y[rows]
         if wrong.any():
-            self._keep(rows[wrong], points.detach()[wrong])
-        if len(active) == len(moved):
-            return logits
-        return self._made_up[self._rows].index_put((active,), logits)
-
-    def _keep(self, rows: Tensor, points: Tensor) -> None:
-        allowed = inside(self.threat, points, self.x[rows])
-        self.found[rows[allowed]] = points[allowed]
-        self.broken[rows[allowed]] = True
-        if bool(self.broken[self._rows].all()):
-            raise _AllBroken
+            keep = wrong & inside(self.threat, points.detach(), self.x[rows])
+            self.found[rows[keep]] = points.detach()[keep]
+            self.broken[rows[keep]] = True
+            if bool(self.broken[self._rows].all()):
+                raise _AllBroken
+        return logits if everyone else self._made_up[self._rows].index_put((active,), logits)
 
 
 Part = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square"]
-NORMS = {"linf": "Linf", "l2": "L2"}
 PASSES = {"apgd-ce": 300, "apgd-dlr": 300, "apgd-t": 2700, "fab-t": 3600, "square": 5000}
 TARGETS = 9  # classes that targeted attacks try, as in the standard version
 
@@ -142,80 +127,68 @@ class AutoAttackPart:
         return PASSES[self.part]
 
     def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator | None = None,  # noqa: ARG002 — the package seeds itself
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
-        box = UnitBox.around(self.threat, x)
+        del generator  # the package seeds itself
+        low, high = self.threat.box_around(x)
+        unit, width = (low, high) == (0.0, 1.0), high - low
+
+        def back(u: Tensor) -> Tensor:
+            return u if unit else u * width + low
+
+        def logits(u: Tensor) -> Tensor:
+            return model(back(u.to(x.dtype)).clone()).float()  # a first layer may work in place
+
         with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings():
-            u = box.into(x.detach()).float().contiguous()
-            target = EarlyExit(box.model(model, x.dtype), u, y, box.threat(self.threat))
+            # The package wants u = (x − low)/(high − low) in [0, 1] and single precision.
+            u = (x if unit else (x - low) / width).detach().float().contiguous()
+            threat = replace(self.threat, epsilon=self.threat.epsilon / width, low=0.0, high=1.0)
+            target = EarlyExit(logits, u, y, threat)
             package = self._package(target, x)
             torch.manual_seed(self.seed)
-            _RUNS[self.part](package, target)
+            self._run(package, target)
         # Scaling to [0, 1] and back rounds: in a wide box by more than `inside` allows.
-        moved = self.threat.project(box.back(target.found.to(x)), x)
+        moved = self.threat.project(back(target.found.to(x)), x)
         return torch.where(rows_like(target.broken, x), moved, x)
 
     def _package(self, target: EarlyExit, x: Tensor) -> Any:
         from pyautoattack import AutoAttack
 
         package = AutoAttack(
-            target, eps=target.threat.epsilon, norm=NORMS[self.threat.norm], seed=self.seed,
-            device=x.device, version="standard",
+            target, eps=target.threat.epsilon, norm={"linf": "Linf", "l2": "L2"}[self.threat.norm],
+            seed=self.seed, device=x.device, version="standard",
         )  # fmt: skip
         package.apgd.init_hyperparam(x)
         package.apgd_targeted.init_hyperparam(x)
         return package
 
-
-def _apgd(package: Any, target: EarlyExit, loss: str) -> None:
-    package.apgd.loss = loss
-    target.run(package.apgd.attack_single_run)
-
-
-def _apgd_targeted(package: Any, target: EarlyExit) -> None:
-    for rank in _ranks(target):
-        package.apgd_targeted.y_target = target.ranking[target.unbroken, -rank]
-        target.run(package.apgd_targeted.attack_single_run)
-
-
-def _fab_targeted(package: Any, target: EarlyExit) -> None:
-    for rank in _ranks(target):
-        package.fab.target_class = rank
-        with torch.no_grad():
-            target.run(functools.partial(package.fab.attack_single_run, is_targeted=True))
-
-
-def _square(package: Any, target: EarlyExit) -> None:
-    shape = target.x.shape[1:] if target.x.ndim == 4 else (1, 1, target.x[0].numel())
-
-    def run(x: Tensor, y: Tensor) -> None:
-        package.square.predict = lambda moved: target.model(moved.reshape(-1, *target.x.shape[1:]))
-        package.square.init_hyperparam(x.reshape(-1, *shape))
-        with torch.no_grad():
-            _, moved = package.square.attack_single_run(x.reshape(-1, *shape), y)
-            target(moved.reshape(x.shape))  # broken examples left it already
-
-    target.run(run)
+    def _run(self, package: Any, target: EarlyExit) -> None:
+        # Targets from the most likely wrong class on: 2 means the second largest logit.
+        ranks = range(2, min(TARGETS, target.ranking.shape[1] - 1) + 2)
+        if self.part == "apgd-t":
+            for rank in ranks:
+                package.apgd_targeted.y_target = target.ranking[target.unbroken, -rank]
+                target.run(package.apgd_targeted.attack_single_run)
+        elif self.part == "fab-t":
+            for rank in ranks:
+                package.fab.target_class = rank
+                with torch.no_grad():
+                    target.run(partial(package.fab.attack_single_run, is_targeted=True))
+        elif self.part == "square":
+            target.run(partial(_square, package.square, target))
+        else:
+            package.apgd.loss = self.part.removeprefix("apgd-")
+            target.run(package.apgd.attack_single_run)
 
 
-_RUNS: dict[Part, Callable[[Any, EarlyExit], None]] = {
-    "apgd-ce": functools.partial(_apgd, loss="ce"),
-    "apgd-dlr": functools.partial(_apgd, loss="dlr"),
-    "apgd-t": _apgd_targeted,
-    "fab-t": _fab_targeted,
-    "square": _square,
-}
-
-
-def _ranks(target: EarlyExit) -> range:
-    """Targets from the most likely wrong class on: 2 means the second largest logit."""
-    return range(2, min(TARGETS, target.ranking.shape[1] - 1) + 2)
+@torch.no_grad()
+def _square(square: Any, target: EarlyExit, x: Tensor, y: Tensor) -> None:
+    shape = x.shape[1:] if x.ndim == 4 else (1, 1, x[0].numel())
+    square.predict = lambda moved: target.model(moved.reshape(-1, *x.shape[1:]))
+    square.init_hyperparam(x.reshape(-1, *shape))
+    _, moved = square.attack_single_run(x.reshape(-1, *shape), y)
+    target(moved.reshape(x.shape))  # broken examples left it already
 
 
 def autoattack(
@@ -242,8 +215,7 @@ def autoattack(
         last = SPSA.strong(threat)
         notes.append("Square with ℓ2 needs images: strong SPSA was run instead")
     ce, fab = AutoAttackPart("apgd-ce", threat, seed), AutoAttackPart("fab-t", threat, seed)
-    stages = (ce, dlr, fab, last)
-    return Cascade("autoattack", stages, note="; ".join(notes))
+    return Cascade("autoattack", (ce, dlr, fab, last), note="; ".join(notes))
 
 
 def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
@@ -261,3 +233,32 @@ def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
         checks.check_range_output(copied, x, logger=LOGGER)
         checks.funcs.update(dict.fromkeys(checks.funcs, 0))  # it keeps counts of earlier models
         checks.check_dynamic(copied, x, logger=LOGGER)
+
+
+OURS: dict[str, Callable[[Threat], Attack]] = {
+    "spsa": SPSA,
+    "spsa-strong": SPSA.strong,
+    "pgd": RestartedPGD,
+    "pgd-ce": partial(RestartedPGD, loss=cross_entropy, name="pgd-ce"),
+    "fgsm": FGSM,
+    "noise": RandomNoise,
+}
+NAMES = ("autoattack", *OURS, *get_args(Part))
+
+
+def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:
+    """The attack that recipes and the command line call `name`, for a model with so many classes.
+
+    images: whether inputs are (C, H, W); seed: AutoAttack's own.
+    """
+    if name in OURS:
+        return OURS[name](threat)
+    if name == "autoattack":
+        return autoattack(threat, classes=classes, images=images, seed=seed)
+    if name not in get_args(Part):
+        raise ValueError(f"an attack should be one of {', '.join(NAMES)}; got {name!r}")
+    if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
+        raise ValueError(f"{name} needs more than {classes} classes: take 'autoattack' or 'pgd'")
+    if name == "square" and threat.norm == "l2" and not images:
+        raise ValueError("square in ℓ2 is for images, (C, H, W): take 'autoattack' or 'spsa'")
+    return AutoAttackPart(name, threat, seed)  # type: ignore[arg-type]

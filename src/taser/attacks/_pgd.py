@@ -8,28 +8,19 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import AttackLoss, Model, WorstPoints, cross_entropy, margin, short_repr
-from ._threat import Threat
+from ._attack import (
+    AttackLoss,
+    Model,
+    Threat,
+    WorstPoints,
+    check_positive,
+    cross_entropy,
+    margin,
+    short_repr,
+)
 
 Start = Literal["random", "gaussian", "clean"]
 GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
-
-
-def default_step_size(threat: Threat, steps: int) -> float:
-    """2.5·ε/steps: 2/255 for ten steps within 8/255.
-
-    >>> round(255 * default_step_size(Threat("linf", "8/255"), 10), 9)
-    2.0
-    """
-    return 2.5 * threat.epsilon / steps
-
-
-def _check_options(step_size: float | None, **counts: int) -> None:
-    for option, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{option} should be at least 1; got {value}")
-    if step_size is not None and not step_size > 0:
-        raise ValueError(f"step_size should be positive; got {step_size}")
 
 
 def outputs_and_gradient(
@@ -79,15 +70,15 @@ class PGD:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        _check_options(self.step_size, steps=self.steps)
+        check_positive(self, "steps", "step_size")
         if self.start not in get_args(Start):
             raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
         object.__setattr__(self, "name", self.name or f"pgd-{self.steps}")
 
     @property
     def length(self) -> float:
-        """η."""
-        return self.step_size or default_step_size(self.threat, self.steps)
+        """η: 2/255 by default, for ten steps within 8/255."""
+        return self.step_size or 2.5 * self.threat.epsilon / self.steps
 
     @property
     def passes(self) -> int:
@@ -95,14 +86,9 @@ class PGD:
         return 3 * self.steps
 
     def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        loss: AttackLoss | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+        self, model: Model, x: Tensor, y: Tensor, *,
+        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
         """Adversarial inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         moved = self._begin(x, generator)
@@ -113,10 +99,8 @@ class PGD:
         return moved
 
     def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        if self.start == "clean":
-            return x.clone()
-        if self.start == "random":
-            return self.threat.random(x, generator)
+        if self.start != "gaussian":
+            return self.threat.random(x, generator) if self.start == "random" else x
         noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
         return x + GAUSSIAN_START * noise
 
@@ -128,26 +112,17 @@ class FGSM:
     threat: Threat = field(default_factory=Threat)
     loss: AttackLoss = cross_entropy
     name: str = "fgsm"
+    passes: ClassVar[int] = 3
 
     __repr__ = short_repr
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return 3
-
     def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        loss: AttackLoss | None = None,
-        generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
-    ) -> Tensor:
+        self, model: Model, x: Tensor, y: Tensor, *,
+        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
         """Attacked inputs, (B, *), detached. y: (B,)."""
         one_step = PGD(self.threat, 1, self.threat.epsilon, "clean")
-        return one_step(model, x, y, loss=loss or self.loss)
+        return one_step(model, x, y, loss=loss or self.loss, generator=generator)
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,7 +150,7 @@ class RestartedPGD:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        _check_options(self.step_size, steps=self.steps, restarts=self.restarts)
+        check_positive(self, "steps", "restarts", "step_size")
 
     @property
     def passes(self) -> int:
@@ -188,47 +163,32 @@ class RestartedPGD:
         return self.restarts if self.random_start else 1
 
     def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        loss: AttackLoss | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
+        self, model: Model, x: Tensor, y: Tensor, *,
+        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
         """Attacked inputs, (B, *), detached. y: (B,)."""
-        x = x.detach()
+        x, loss = x.detach(), loss or self.loss
+        step_size = self.step_size or 2.5 * self.threat.epsilon / self.steps
         with eval_mode(model, freeze=True):
             worst = WorstPoints(model, x, y)
             for _ in range(self._starts):
                 rows = worst.unbroken if self.early_exit else torch.arange(len(x), device=x.device)
                 if len(rows) == 0:
                     break
-                start = self.threat.random(x[rows], generator) if self.random_start else x[rows]
-                self._ascend(model, start, x, loss or self.loss, rows, worst)
+                moved = self.threat.random(x[rows], generator) if self.random_start else x[rows]
+                for _ in range(self.steps):
+                    logits, gradient = outputs_and_gradient(model, moved, y[rows], loss)
+                    unbroken = worst.update(rows, moved, logits)
+                    if self.early_exit:
+                        rows, moved, gradient = rows[unbroken], moved[unbroken], gradient[unbroken]
+                    if len(rows) == 0:
+                        break
+                    moved = moved + step_size * self.threat.ascent(gradient)
+                    moved = self.threat.project(moved, x[rows])
+                else:
+                    with torch.no_grad():
+                        worst.update(rows, moved, model(moved.clone()))  # which may work in place
         return worst.x
-
-    def _ascend(
-        self,
-        model: Model,
-        moved: Tensor,
-        x: Tensor,
-        loss: AttackLoss,
-        rows: Tensor,
-        worst: WorstPoints,
-    ) -> None:
-        """One ascent of the examples `rows`, (R,), from `moved`, (R, *)."""
-        step_size = self.step_size or default_step_size(self.threat, self.steps)
-        for _ in range(self.steps):
-            logits, gradient = outputs_and_gradient(model, moved, worst.y[rows], loss)
-            unbroken = worst.update(rows, moved, logits)
-            if self.early_exit:
-                rows, moved, gradient = rows[unbroken], moved[unbroken], gradient[unbroken]
-            if len(rows) == 0:
-                return
-            moved = self.threat.project(moved + step_size * self.threat.ascent(gradient), x[rows])
-        with torch.no_grad():
-            worst.update(rows, moved, model(moved.clone()))  # which may work in place
 
 
 class LastingPGD(RestartedPGD):

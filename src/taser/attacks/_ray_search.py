@@ -1,8 +1,8 @@
 """RayS (Chen & Gu, 2020): an ℓ∞ attack by the predicted class alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import cycle, islice
 
 import torch
 from torch import Tensor
@@ -10,13 +10,9 @@ from torch import Tensor
 from taser._tensors import rows_like
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, UnitBox
-from ._threat import Threat
+from ._attack import Model, Threat, check_positive
 
 BISECTIONS = 10  # a radius to a thousandth of the box
-
-IsWrong = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(rows (R,), directions (R, D), radii (R,)) → (R,): whether the class is wrong there."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +31,21 @@ class RaySearch:
     def __post_init__(self) -> None:
         if self.threat.norm != "linf":
             raise ValueError(f"ray search is made for ℓ∞; got {self.threat}")
-        if self.trials < 1:
-            raise ValueError(f"trials should be at least 1; got {self.trials}")
+        check_positive(self, "trials")
 
     def __call__(
-        self,
-        model: Model,
-        x: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator | None = None,  # noqa: ARG002 — nothing is drawn
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
+        del generator  # nothing is drawn
         x = x.detach()
         flat = x.flatten(1)
         direction = torch.ones_like(flat)
-        radius = flat.new_full((len(x),), UnitBox.around(self.threat, x).width)
+        low, high = self.threat.box_around(x)
+        radius = flat.new_full((len(x),), high - low)
 
         def is_wrong(rows: Tensor, direction: Tensor, radius: Tensor) -> Tensor:
+            """Whether the class is wrong there. (R,), (R, D), (R,) → (R,)."""
             moved = self.threat.into_box(flat[rows] + radius[:, None] * direction)
             return model(moved.view(-1, *x.shape[1:])).argmax(1) != y[rows]
 
@@ -68,27 +61,20 @@ class RaySearch:
                 keep = is_wrong(rows, flipped, radius[rows])
                 rows, flipped = rows[keep], flipped[keep]
                 direction[rows], crosses[rows] = flipped, True
-                radius[rows] = _bisect(is_wrong, rows, flipped, radius[rows])
+                # The smallest radius with a wrong class, between zero and one where it is wrong.
+                lower, upper = torch.zeros_like(radius[rows]), radius[rows]
+                for _ in range(BISECTIONS if len(rows) else 0):
+                    middle = (lower + upper) / 2
+                    wrong = is_wrong(rows, flipped, middle)
+                    lower = torch.where(wrong, lower, middle)
+                    upper = torch.where(wrong, middle, upper)
+                radius[rows] = upper
         found = crosses & (radius <= self.threat.epsilon)
         moved = self.threat.project((flat + radius[:, None] * direction).view_as(x), x)
         return torch.where(rows_like(found, x), moved, x)
 
 
-def _bisect(is_wrong: IsWrong, rows: Tensor, direction: Tensor, high: Tensor) -> Tensor:
-    """The smallest radius with a wrong class found between zero and `high`, where it is wrong."""
-    low = torch.zeros_like(high)
-    for _ in range(BISECTIONS if len(rows) else 0):
-        middle = (low + high) / 2
-        wrong = is_wrong(rows, direction, middle)
-        low, high = torch.where(wrong, low, middle), torch.where(wrong, middle, high)
-    return high
-
-
 def _blocks(size: int) -> Iterator[tuple[int, int]]:
     """The whole, its halves, its quarters, … down to single entries, and again from the start."""
-    while True:
-        parts = 1
-        while parts < 2 * size:
-            length = -(-size // parts)
-            yield from ((start, start + length) for start in range(0, size, length))
-            parts *= 2
+    lengths = [-(-size // 2**halvings) for halvings in range((2 * size - 1).bit_length())]
+    return cycle((s, s + length) for length in lengths for s in range(0, size, length))

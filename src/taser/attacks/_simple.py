@@ -1,5 +1,6 @@
-"""Random noise, and attacks made on another model."""
+"""Random noise, attacks made on another model, and attacks one after the other."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -7,8 +8,7 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Attack, Model, WorstPoints, short_repr
-from ._threat import Threat
+from ._attack import Attack, Model, Threat, WorstPoints, check_positive, short_repr
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,7 @@ class RandomNoise:
     name: str = "noise"
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"samples should be at least 1; got {self.samples}")
+        check_positive(self, "samples")
 
     @property
     def passes(self) -> int:
@@ -68,12 +67,46 @@ class Transfer:
         return getattr(self.attack, "passes", 1)
 
     def __call__(
-        self,
-        model: Model,  # noqa: ARG002 — the surrogate is attacked instead
-        x: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator | None = None,
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
+        del model  # the surrogate is attacked instead
         return self.attack(self.surrogate, x, y, generator=generator)
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Attacks one after the other, each on the examples that the earlier ones did not break.
+
+    note: what a reader of its results should know.
+    """
+
+    name: str
+    stages: Sequence[Attack]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if len({stage.threat for stage in self.stages}) != 1:
+            raise ValueError("a cascade needs stages, all with one threat")
+
+    @property
+    def threat(self) -> Threat:
+        """The ball that all stages share."""
+        return self.stages[0].threat
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Attacked inputs, (B, *), detached. y: (B,)."""
+        found = x.detach().clone()
+        with eval_mode(model, freeze=True), torch.no_grad():
+            for stage in self.stages:
+                rows = (model(found.clone()).argmax(1) == y).nonzero()[:, 0]
+                if len(rows):
+                    found[rows] = stage(model, x[rows], y[rows], generator=generator)
+        return found
+
+
+def stages_of(attack: Attack) -> Sequence[Attack]:
+    """The stages of a cascade; any other attack is its own only stage."""
+    return attack.stages if isinstance(attack, Cascade) else (attack,)

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, WorstPoints, margin
-from ._threat import Threat
+from ._attack import Model, Threat, WorstPoints, check_positive, margin
 
 Rule = Literal["adam", "momentum"]
 BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
@@ -53,9 +52,7 @@ class SPSA:
             wide = self.threat.norm == "linf" or self.threat.low is None
             reach = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
             object.__setattr__(self, "step_size", max(PAPER_STEP, reach))
-        for option in ("iterations", "samples", "delta", "step_size", "chunk"):
-            if not getattr(self, option) > 0:
-                raise ValueError(f"{option} should be positive; got {getattr(self, option)}")
+        check_positive(self, "iterations", "samples", "delta", "step_size", "chunk")
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule should be one of {get_args(Rule)}; got {self.rule!r}")
 
@@ -77,6 +74,7 @@ class SPSA:
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
+        assert self.step_size is not None
         x = x.detach()
         moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         with eval_mode(model, freeze=True), torch.no_grad():
@@ -88,20 +86,16 @@ class SPSA:
                 gradient = self.gradient(model, moved[rows], y[rows], generator)
                 first[rows] = BETAS[0] * first[rows] + (1 - BETAS[0]) * gradient
                 second[rows] = BETAS[1] * second[rows] + (1 - BETAS[1]) * gradient.square()
-                move = self._move(first[rows], second[rows], step)
+                if self.rule == "momentum":
+                    left = 1 - step / self.iterations
+                    move = self.step_size * left * self.threat.ascent(first[rows])
+                else:
+                    mean = first[rows] / (1 - BETAS[0] ** (step + 1))
+                    scale = (second[rows] / (1 - BETAS[1] ** (step + 1))).sqrt() + TINY
+                    move = self.step_size * mean / scale
                 moved[rows] = self.threat.project(moved[rows] + move, x[rows])
                 rows = rows[worst.update(rows, moved[rows], model(moved[rows]))]
         return worst.x
-
-    def _move(self, first: Tensor, second: Tensor, step: int) -> Tensor:
-        """The next step from the running means of ĝ and of its square, (R, *)."""
-        assert self.step_size is not None
-        if self.rule == "momentum":
-            left = 1 - step / self.iterations
-            return self.step_size * left * self.threat.ascent(first)
-        mean = first / (1 - BETAS[0] ** (step + 1))
-        scale = (second / (1 - BETAS[1] ** (step + 1))).sqrt() + TINY
-        return self.step_size * mean / scale
 
     def gradient(
         self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator | None = None

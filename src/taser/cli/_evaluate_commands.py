@@ -69,9 +69,9 @@ def evaluate(
 
     Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
     """
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
     from taser.evaluation import evaluate as run
-    from taser.evaluation._curve import accuracy_curve
+    from taser.evaluation._evaluate import accuracy_curve
     from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
@@ -143,7 +143,7 @@ def audit(
     and started again, it goes on.
     """
     from taser._tensors import default_device
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
     from taser.evaluation import audit as run
     from taser.evaluation import undefended
     from taser.report import _audit_report as report
@@ -203,7 +203,7 @@ def shift(
     """
     from taser._tensors import default_device
     from taser.data import load
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
     from taser.evaluation import out_of_distribution
     from taser.evaluation import shift as run
     from taser.evaluation._out_of_distribution import perturbed, resized
@@ -233,7 +233,7 @@ def shift(
 
 def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
     """The score of this name, the one shipped for this data, or a Gaussian's fitted to it."""
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
     from taser.scores import Gaussian, named, pretrained
     from taser.scores._named import SHIPPED
 

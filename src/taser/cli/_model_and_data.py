@@ -75,11 +75,10 @@ def load_model_and_data(
 
 def _data_for_run(run: Path, data: str | None, root: Path | None, target: str | None) -> "Dataset":
     """The run's own data in its own splits, or other data with the run's preprocessing."""
-    from taser.data import load
-    from taser.data._preprocessing import Preprocessing
+    from taser.data import Preprocessing, load
     from taser.training._build import load_data
     from taser.training._config import DataConfig
-    from taser.training._result import read_data_config
+    from taser.training._run_folder import read_data_config
 
     record = run / "data.json"
     config = read_data_config(run) if (run / "config.yaml").is_file() else DataConfig()
@@ -112,7 +111,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 def draw_examples(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":
     """n examples of the test part, the same for every model: x, (n, *), and y, (n,)."""
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
 
     rows = subset(len(dataset.test), n)
     return dataset.test.rows(rows), dataset.test.y[rows]

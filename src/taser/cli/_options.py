@@ -9,12 +9,13 @@ from contextvars import ContextVar
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from taser._progress import Progress as ProgressCallback
+if TYPE_CHECKING:
+    from taser._files import Progress as ProgressCallback
 
 Out = Annotated[Path, typer.Option(help="Folder for the report, its figures and its numbers.")]
 Root = Annotated[
@@ -117,7 +118,7 @@ SECONDS_BETWEEN_LINES = 20.0
 
 
 @contextmanager
-def progress_bar() -> Iterator[ProgressCallback]:
+def progress_bar() -> Iterator["ProgressCallback"]:
     """A bar fed by progress(done, total, label); lines now and then where stderr is a file."""
     if not sys.stderr.isatty():
         yield _progress_lines()
@@ -134,7 +135,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
         )
 
 
-def _progress_lines() -> ProgressCallback:
+def _progress_lines() -> "ProgressCallback":
     last = time.monotonic()
 
     def progress(done: int, total: int, label: str) -> None:

@@ -81,7 +81,7 @@ def check(
     """
     from taser._tensors import default_device
     from taser.data import load
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
     from taser.evaluation._score_quality import score_quality
     from taser.report import _score_report as report
     from taser.scores import Denoiser, named
@@ -130,7 +130,7 @@ def cache(
     """
     from taser._tensors import default_device
     from taser.data import CropAndFlip, load
-    from taser.data._splitting import subset
+    from taser.data._dataset import subset
     from taser.evaluation._score_quality import augmentation_error
     from taser.scores import named, write_cache
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser._tensors import default_device
 from taser.data import Dataset
 from taser.scores import DenoisingScore
 from taser.training import Config, load_trained, read_recipe, train
 from taser.training._build import build_data, build_score
 from taser.training._config import RegulariserConfig
-from taser.training._result import read_data_config
+from taser.training._run_folder import read_data_config
 
 from ._comparison_config import ComparisonConfig, Job, best, read_comparison
 from ._diagnostics import diagnose, evaluate_run

@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 from taser._names import hint
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
 from taser.attacks import Threat
-from taser.attacks._named import NAMES
-from taser.attacks._threat import shown
+from taser.attacks._attack import shown
+from taser.attacks._autoattack import NAMES
 from taser.training import read_recipe
 from taser.training._recipes import FOLDER, find_recipe, shipped_recipes
 

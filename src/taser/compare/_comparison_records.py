@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from taser.evaluation import Evaluation
-from taser.training._log import read_log
+from taser.training._run_folder import read_log
 
 from ._jobs import Queue
 

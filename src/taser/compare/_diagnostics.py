@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser._tensors import default_device
 from taser.attacks import Threat
 from taser.attacks._pgd import outputs_and_gradient

@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from taser._files import write_atomically
-from taser._progress import Progress
+from taser._files import Progress, write_atomically
 
 from ._comparison_config import Job
 

@@ -1,10 +1,9 @@
 """Data sets as tensors in [0, 1], with fixed splits, and batches out of them."""
 
-from ._batches import Augmentation, Batches, CropAndFlip
+from ._batches import Augmentation, Batch, Batches, CropAndFlip
 from ._cache import DamagedCache, fetch
-from ._dataset import Batch, Dataset, Split, Standardisation
+from ._dataset import Dataset, Preprocessing, Split, Standardisation
 from ._load import load
-from ._preprocessing import Preprocessing
 from ._registry import DATASETS
 from ._sources import FetchError
 

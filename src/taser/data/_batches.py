@@ -1,27 +1,46 @@
 """Batches of examples in an order that a resumed run repeats, and their augmentation."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._dataset import Batch, Split
+from ._dataset import Split
 
-Border = Literal["zeros", "reflect"]
+
+class Batch(NamedTuple):
+    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split."""
+
+    x: Tensor
+    y: Tensor
+    s: Tensor | None
+    index: Tensor  # type: ignore[assignment]  # tuples have a method of that name
+
+    def __repr__(self) -> str:
+        scores = "no scores" if self.s is None else "with scores"
+        return f"Batch({len(self.x)} inputs of shape {tuple(self.x.shape[1:])}, {scores})"
+
+
+class Augmentation(Protocol):
+    """Moves images and their score fields alike, with draws from `generator`."""
+
+    def __call__(
+        self, x: Tensor, s: Tensor | None, *, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]: ...
 
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """A random crop of the padded image, mirrored half of the time.
+    """A random crop of the image with a border of zeros, mirrored half of the time.
 
     Both move pixels and change no value, so the score of the moved image is the moved score. In
-    the padding the score is unknown, and zero.
+    the border the score is unknown, and zero.
 
-    padding: pixels on each side; flip: whether to mirror; border: what the image is padded with.
+    padding: pixels of the border on each side; flip: whether to mirror.
 
     >>> import torch
     >>> x = torch.rand(2, 3, 32, 32)
@@ -32,13 +51,10 @@ class CropAndFlip:
 
     padding: int = 4
     flip: bool = True
-    border: Border = "zeros"
 
     def __post_init__(self) -> None:
         if self.padding < 0:
             raise ValueError(f"padding should not be negative; got {self.padding}")
-        if self.border not in get_args(Border):
-            raise ValueError(f"border should be one of {get_args(Border)}; got {self.border!r}")
 
     def __call__(
         self, x: Tensor, s: Tensor | None = None, *, generator: torch.Generator | None = None
@@ -51,31 +67,19 @@ class CropAndFlip:
                 f"the field s should be as many and as large as x, {tuple(x.shape)}; "
                 f"got {tuple(s.shape)}"
             )
-        down, right = torch.randint(2 * self.padding + 1, (2, len(x)), generator=generator)
-        mirrored = torch.rand(len(x), generator=generator) < (0.5 if self.flip else 0.0)
-        rows = down[:, None] + torch.arange(x.shape[2])
-        columns = right[:, None] + torch.where(
-            mirrored[:, None], torch.arange(x.shape[3]).flip(0), torch.arange(x.shape[3])
-        )
-        moved = self._take(x, rows, columns, self.border)
-        return moved, None if s is None else self._take(s, rows, columns, "zeros")
+        down, right = torch.randint(2 * self.padding + 1, (2, len(x), 1), generator=generator)
+        mirrored = torch.rand(len(x), 1, generator=generator) < (0.5 if self.flip else 0.0)
+        width = torch.arange(x.shape[3])
+        rows = down + torch.arange(x.shape[2])
+        columns = right + torch.where(mirrored, width.flip(0), width)
+        padded_width = x.shape[3] + 2 * self.padding
+        places = (rows[:, :, None] * padded_width + columns[:, None]).flatten(1).to(x.device)
 
-    def _take(self, x: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
-        """The pixels of the padded x at rows (B, H) and columns (B, W)."""
-        mode = "constant" if border == "zeros" else "reflect"
-        padded = F.pad(x, [self.padding] * 4, mode=mode)
-        width = padded.shape[3]
-        places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1).to(x.device)
-        places = places[:, None].expand(-1, x.shape[1], -1)
-        return padded.flatten(2).gather(2, places).view(x.shape)
+        def moved(field: Tensor) -> Tensor:
+            pixels = F.pad(field, [self.padding] * 4).flatten(2)
+            return pixels.gather(2, places[:, None].expand(-1, field.shape[1], -1)).view_as(field)
 
-
-class Augmentation(Protocol):
-    """Moves images and their score fields alike, with draws from `generator`."""
-
-    def __call__(
-        self, x: Tensor, s: Tensor | None, *, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor | None]: ...
+        return moved(x), None if s is None else moved(s)
 
 
 class Batches:
@@ -98,8 +102,6 @@ class Batches:
     smallest
         An epoch's last, smaller batch is kept. If it has fewer rows than this, they join the batch
         before it: one row has no variance, neither for BatchNorm nor for the penalty.
-    drop_last
-        Leave out a last batch that is not full, for instance where shapes have to stay the same.
     """
 
     def __init__(
@@ -112,7 +114,6 @@ class Batches:
         augment: Augmentation | None = None,
         shuffle: bool = True,
         smallest: int = 2,
-        drop_last: bool = False,
     ) -> None:
         self._rows: Callable[[Tensor], Tensor]
         if isinstance(examples, Split):
@@ -126,20 +127,16 @@ class Batches:
                 f"scores should have one row for each of the {len(self.y)} examples; "
                 f"got {tuple(scores.shape)}"
             )
-        if batch_size < 1 or len(self.y) < (batch_size if drop_last else 1):
+        if batch_size < 1 or len(self.y) < 1:
             raise ValueError(
-                f"batch_size should be at least 1, and {len(self.y)} examples give a batch; "
-                f"got batch_size={batch_size}, drop_last={drop_last}"
+                f"batch_size and the number of examples should be at least 1; got {batch_size} "
+                f"and {len(self.y)}"
             )
-        self.batch_size = batch_size
-        self.seed = seed
-        self.scores = scores
-        self.augment = augment
-        self.shuffle = shuffle
-        self.smallest = smallest
-        self.drop_last = drop_last
+        self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
+        self.scores, self.augment, self.smallest = scores, augment, smallest
         self.epoch = 0
         self.position = 0  # batches of this epoch that were yielded
+        self._drop_last = False
 
     def __repr__(self) -> str:
         return (
@@ -150,12 +147,17 @@ class Batches:
     def __len__(self) -> int:
         """Batches in one epoch."""
         full, rest = divmod(len(self.y), self.batch_size)
-        if full and (self.drop_last or rest < self.smallest):
+        if full and (self._drop_last or rest < self.smallest):
             return full
         return full + (rest > 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        indices = self._indices()
+        order = torch.arange(len(self.y))
+        if self.shuffle:
+            order = torch.randperm(len(self.y), generator=self._generator(0))
+        if self._drop_last:
+            order = order[: len(self) * self.batch_size]
+        indices = order.tensor_split([k * self.batch_size for k in range(1, len(self))])
         while self.position < len(indices):
             batch = self._batch(indices[self.position])
             # Counted before it is yielded: a state saved after the step on it is past it.
@@ -163,31 +165,16 @@ class Batches:
             yield batch
         self.epoch, self.position = self.epoch + 1, 0
 
-    def _indices(self) -> Sequence[Tensor]:
-        """The rows of each batch of this epoch."""
-        n, order = len(self.y), torch.arange(len(self.y))
-        if self.shuffle:
-            order = torch.randperm(n, generator=self._generator(0))
-        if self.drop_last:
-            order = order[: len(self) * self.batch_size]
-        return order.tensor_split([k * self.batch_size for k in range(1, len(self))])
-
     def _batch(self, index: Tensor) -> Batch:
         rows = index.to(self.y.device)
-        x, y = self._rows(rows), self.y[rows]
-        s = self._scores(index, x)
+        x, y, s = self._rows(rows), self.y[rows], None
+        if isinstance(self.scores, Tensor):
+            s = self.scores[index.to(self.scores.device)].to(x.device, x.dtype)
+        elif self.scores is not None:  # a copy of these rows alone
+            s = torch.from_numpy(self.scores[index.numpy()]).to(x.device, x.dtype)
         if self.augment is not None:
             x, s = self.augment(x, s, generator=self._generator(1 + self.position))
         return Batch(x, y, s, index)
-
-    def _scores(self, index: Tensor, x: Tensor) -> Tensor | None:
-        if self.scores is None:
-            return None
-        if isinstance(self.scores, Tensor):
-            rows = self.scores[index.to(self.scores.device)]
-        else:
-            rows = torch.from_numpy(self.scores[index.numpy()])  # a copy of these rows alone
-        return rows.to(x.device, x.dtype)
 
     def _generator(self, purpose: int) -> torch.Generator:
         """Randomness for one purpose in this epoch: 0 for its order, k + 1 for its batch k."""
@@ -197,22 +184,20 @@ class Batches:
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch, the position in it, and the data and options that they refer to."""
-        now = {"epoch": self.epoch, "position": self.position, "drop_last": self.drop_last}
-        return {**now, **self._identity()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`; the data and options have to be the same."""
-        for name, here in self._identity().items():
-            if state.get(name) != here:
-                raise ValueError(
-                    f"the saved state is of batches with {name}={state.get(name)}; here it is "
-                    f"{here}, which would give other batches"
-                )
-        self.drop_last = bool(state["drop_last"])  # older runs, which dropped it, go on without it
-        self.epoch, self.position = int(state["epoch"]), int(state["position"])
-
-    def _identity(self) -> dict[str, Any]:
         return {
+            "epoch": self.epoch, "position": self.position, "drop_last": self._drop_last,
             "examples": len(self.y), "batch_size": self.batch_size, "seed": self.seed,
             "shuffle": self.shuffle,
         }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`; the data and options have to be the same."""
+        here = self.state_dict()
+        for name in ("examples", "batch_size", "seed", "shuffle"):
+            if state.get(name) != here[name]:
+                raise ValueError(
+                    f"the saved state is of batches with {name}={state.get(name)}; here it is "
+                    f"{here[name]}, which would give other batches"
+                )
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+        self._drop_last = bool(state["drop_last"])  # as runs of older versions did

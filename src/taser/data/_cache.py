@@ -6,25 +6,21 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
-from taser._files import sha256_of_arrays, write_atomically
-from taser._progress import Progress, no_progress
+from taser._files import Progress, sha256_of_arrays, write_atomically
 
 from ._archives import read_layouts
-from ._dataset import Examples, RawDataset
+from ._readers import RawDataset
 from ._registry import Downloadable, find, unknown_dataset
-from ._sources import FetchError, Source
+from ._sources import FetchError
 
 FORMAT = 1
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-Arrays = dict[str, np.ndarray]
 
 
 class DamagedCache(RuntimeError):
@@ -50,10 +46,8 @@ class Manifest:
 
 def cache_root(root: Path | str | None = None) -> Path:
     """The folder of everything cached: `root`, else $TASER_CACHE, else ~/.cache/taser."""
-    if root is not None:
-        return Path(root).expanduser()
-    if setting := os.environ.get("TASER_CACHE"):
-        return Path(setting).expanduser()
+    if given := root or os.environ.get("TASER_CACHE"):
+        return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "taser"
 
 
@@ -81,19 +75,17 @@ def read_cache(spec: Downloadable, root: Path | str | None, *, verify: bool) -> 
             f"`taser data fetch {spec.name}`, or taser.data.fetch({spec.name!r})"
         )
     try:
-        arrays = {part: np.load(folder / f"{part}.npy", mmap_mode="r") for part in ARRAYS}
+        arrays = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ARRAYS]
     except ValueError:  # the few bytes before the numbers
-        arrays = {}
-    whole = arrays and all(
-        zlib.crc32(array.data) == manifest.checksums.get(part) for part, array in arrays.items()
-    )
-    if not whole or (verify and sha256_of_arrays(arrays.values()) != spec.sha256):
+        arrays = []
+    found = {part: zlib.crc32(array.data) for part, array in zip(ARRAYS, arrays, strict=False)}
+    if found != manifest.checksums or (verify and sha256_of_arrays(arrays) != spec.sha256):
         raise DamagedCache(
             f"the bytes of {spec.name} in {folder} are not those that were fetched: remove that "
             f"folder and run `taser data fetch {spec.name}` again"
         )
-    train, test = (Examples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
-    return RawDataset(train, test=test, classes=spec.classes)
+    x_train, y_train, x_test, y_test = arrays
+    return RawDataset({"train": (x_train, y_train), "test": (x_test, y_test)}, spec.classes)
 
 
 def fetch(
@@ -101,7 +93,7 @@ def fetch(
     *,
     root: Path | str | None = None,
     source: Path | str | None = None,
-    progress: Progress = no_progress,
+    progress: Progress = lambda *_: None,
 ) -> Manifest | None:
     """Get the data set `name` into the cache; does nothing if it is there.
 
@@ -125,9 +117,20 @@ def fetch(
     folder = cache_root(root)
     if manifest := cached(spec.name, root=folder):
         return manifest
-    with _full_disk_explained(spec, folder), FileLock(folder / f".{spec.name}.lock"):
-        # Another process may have fetched it while this one waited.
-        return cached(spec.name, root=folder) or _fetch(spec, folder, source, progress)
+    try:
+        with FileLock(folder / f".{spec.name}.lock"):
+            # Another process may have fetched it while this one waited.
+            return cached(spec.name, root=folder) or _fetch(spec, folder, source, progress)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"the disk is too full to fetch {spec.name}: it needs about "
+            f"{3 * spec.bytes / 1e6:,.0f} MB during the download and {spec.bytes / 1e6:,.0f} MB "
+            "afterwards. Nothing was kept. Make room, or set TASER_CACHE to another disk",
+            str(folder),
+        ) from error
 
 
 def _fetch(
@@ -135,16 +138,24 @@ def _fetch(
 ) -> Manifest:
     for left in folder.glob(f".{spec.name}.work*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
+    sources, path = spec.sources, Path(source or "").expanduser().resolve()
+    if str(source) in spec.sources:
+        sources = {str(source): spec.sources[str(source)]}
+    elif source is not None and path.exists():
+        sources = {str(path): lambda *_: path}
+    elif source is not None:
+        raise FileNotFoundError(
+            f"source should be a folder or archive, or one of "
+            f"{', '.join(map(repr, spec.sources))}; there is nothing at {path}"
+        )
     failures = ""
-    for way in _sources(spec, source):
-        label = str(way) if isinstance(way, Path) else way.name
+    for label, download in sources.items():
         work = Path(tempfile.mkdtemp(prefix=f".{spec.name}.work-", dir=folder))
         try:
             # Before a long download rather than after it: archive, client's copy and result.
             if shutil.disk_usage(folder).free < 3 * spec.bytes:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            path = way if isinstance(way, Path) else way.download(work, progress)
-            arrays = _decode(spec, path, progress)
+            arrays = _decode(spec, download(work, progress), progress)
             progress(0, spec.bytes, f"writing {spec.name}")
             manifest = _store(work / "whole", spec, label, arrays)
             shutil.rmtree(folder / spec.name, ignore_errors=True)
@@ -161,34 +172,19 @@ def _fetch(
     )
 
 
-def _sources(spec: Downloadable, source: Path | str | None) -> tuple[Source | Path, ...]:
-    if source is None:
-        return spec.sources
-    if named := tuple(way for way in spec.sources if way.name == str(source)):
-        return named
-    path = Path(source).expanduser()
-    if not path.exists():
-        names = ", ".join(repr(way.name) for way in spec.sources)
-        raise FileNotFoundError(
-            f"source should be a folder or archive, or one of {names}; there is nothing at {path}"
-        )
-    return (path.resolve(),)
-
-
-def _decode(spec: Downloadable, path: Path, progress: Progress) -> Arrays:
+def _decode(spec: Downloadable, path: Path, progress: Progress) -> list[np.ndarray]:
+    """The four arrays of bytes from downloaded files, checked."""
     progress(0, 0, f"reading {path.name}")
-    train, test = read_layouts(path, spec.layouts)
-    for part, found, count in (("train", train, spec.train), ("test", test, spec.test)):
-        if found.x.shape != (count, *spec.image) or found.x.dtype != np.uint8:
+    parts = read_layouts(path, spec.layouts)
+    for part, (x, _), count in zip(("train", "test"), parts, (spec.train, spec.test), strict=True):
+        if x.shape != (count, *spec.image) or x.dtype != np.uint8:
             raise FetchError(
-                f"wanted {part} images of shape {(count, *spec.image)}, bytes; got "
-                f"{found.x.shape} of {found.x.dtype}"
+                f"wanted {part} images of shape {(count, *spec.image)}, bytes; got {x.shape} of "
+                f"{x.dtype}"
             )
-    decoded = map(np.ascontiguousarray, (train.x, train.y, test.x, test.y))
-    arrays = dict(zip(ARRAYS, decoded, strict=True))
+    arrays = [np.ascontiguousarray(array) for part in parts for array in part]
     progress(0, spec.bytes, f"verifying {spec.name}")
-    sha256 = sha256_of_arrays(arrays.values())
-    if sha256 != spec.sha256:
+    if (sha256 := sha256_of_arrays(arrays)) != spec.sha256:
         raise FetchError(
             f"the pixels and labels are not those of {spec.name}: their sha256 is {sha256}, "
             f"not {spec.sha256}"
@@ -196,37 +192,20 @@ def _decode(spec: Downloadable, path: Path, progress: Progress) -> Arrays:
     return arrays
 
 
-def _store(folder: Path, spec: Downloadable, source: str, arrays: Arrays) -> Manifest:
-    """Write the four arrays of bytes and their manifest into the new folder `folder`."""
+def _store(folder: Path, spec: Downloadable, source: str, arrays: list[np.ndarray]) -> Manifest:
+    """Write the four arrays and their manifest into the new folder `folder`."""
     folder.mkdir()
-    for part, array in arrays.items():
+    sizes, checksums = {}, {}
+    for part, array in zip(ARRAYS, arrays, strict=True):
         # Not by np.save, whose error on a full disk does not say that it is one.
-        header = np.lib.format.header_data_from_array_1_0(array)
         with open(folder / f"{part}.npy", "wb") as stream:
+            header = np.lib.format.header_data_from_array_1_0(array)
             np.lib.format.write_array_header_1_0(stream, header)
             stream.write(array.data)
             stream.flush()
             os.fsync(stream.fileno())
-    manifest = Manifest(
-        spec.name, source, spec.sha256, spec.train, spec.test,
-        {part: (folder / f"{part}.npy").stat().st_size for part in ARRAYS},
-        {part: zlib.crc32(arrays[part].data) for part in ARRAYS},
-    )  # fmt: skip
+            sizes[part] = stream.tell()
+        checksums[part] = zlib.crc32(array.data)
+    manifest = Manifest(spec.name, source, spec.sha256, spec.train, spec.test, sizes, checksums)
     write_atomically(folder / "manifest.json", json.dumps(asdict(manifest), indent=2))
     return manifest
-
-
-@contextmanager
-def _full_disk_explained(spec: Downloadable, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise OSError(
-            error.errno,
-            f"the disk is too full to fetch {spec.name}: it needs about "
-            f"{3 * spec.bytes / 1e6:,.0f} MB during the download and {spec.bytes / 1e6:,.0f} MB "
-            "afterwards. Nothing was kept. Make room, or set TASER_CACHE to another disk",
-            str(folder),
-        ) from error

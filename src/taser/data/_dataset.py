@@ -1,31 +1,18 @@
-"""A data set: training, validation and test examples as tensors."""
+"""A data set: training, validation and test examples as tensors, and how they were scaled."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from taser._files import add_array, add_shape
-
-
-class Batch(NamedTuple):
-    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split."""
-
-    x: Tensor
-    y: Tensor
-    s: Tensor | None
-    index: Tensor  # type: ignore[assignment]  # tuples have a method of that name
-
-    def __repr__(self) -> str:
-        scores = "no scores" if self.s is None else "with scores"
-        return f"Batch({len(self.x)} inputs of shape {tuple(self.x.shape[1:])}, {scores})"
-
+from taser._files import add_numbers
 
 TOLERANCE = 1e-6  # of [0, 1]: what rounding does to pixels that were scaled in float32
 ROWS = 4096  # hashed at a time
@@ -51,34 +38,29 @@ class Split:
     y: Tensor
 
     def __post_init__(self) -> None:
-        bytes_of_images = self.stored.ndim == 4 and self.stored.dtype == torch.uint8
-        floats = self.stored.ndim in (2, 4) and self.stored.dtype == torch.float32
-        if not (bytes_of_images or floats):
+        x, y, got = self.stored, self.y, f"got {tuple(self.stored.shape)} of {self.stored.dtype}"
+        floats = x.ndim in (2, 4) and x.dtype == torch.float32
+        if not (floats or (x.ndim == 4 and x.dtype == torch.uint8)):
             raise ValueError(
                 "x should be float32 images (N, C, H, W) or vectors (N, d), or images as uint8; "
-                f"got {tuple(self.stored.shape)} of {self.stored.dtype}"
+                + got
             )
-        kinds = (torch.int64, torch.float32)
-        if self.y.shape != self.stored.shape[:1] or self.y.dtype not in kinds:
+        if y.shape != x.shape[:1] or y.dtype not in (torch.int64, torch.float32):
             raise ValueError(
-                f"y should be ({len(self)},), one int64 label or float32 target for each row of "
-                f"x; got {tuple(self.y.shape)} of {self.y.dtype}"
+                f"y should be ({len(x)},), one int64 label or float32 target for each row of x; "
+                f"got {tuple(y.shape)} of {y.dtype}"
             )
-        if self.stored.numel() == 0:
+        if x.numel() == 0:
+            raise ValueError(f"a split should hold at least one example; {got}")
+        for name, values in (("y", y), ("x", x)):
+            low, high = (float(end) for end in torch.aminmax(values))  # NaN, if there is one
+            if not isfinite(high - low):
+                raise ValueError(f"{name} should be finite; it has NaN or infinite entries")
+        if floats and self.is_images and (low < -TOLERANCE or high > 1 + TOLERANCE):
             raise ValueError(
-                f"a split should hold at least one example; got {tuple(self.stored.shape)}"
+                f"images should have values in [0, 1]; got values from {low:g} to {high:g}"
+                + (" (divide bytes by 255)" if high > 2 else "")
             )
-        if not bool(torch.isfinite(self.y).all()):
-            raise ValueError("y should be finite; it has entries that are NaN or infinite")
-        if floats:
-            low, high = (float(end) for end in torch.aminmax(self.stored))  # NaN, if there is one
-            if not (isfinite(low) and isfinite(high)):
-                raise ValueError("x should be finite; it has entries that are NaN or infinite")
-            if self.is_images and (low < -TOLERANCE or high > 1 + TOLERANCE):
-                raise ValueError(
-                    f"images should have values in [0, 1]; got values from {low:g} to {high:g}"
-                    + (" (divide bytes by 255)" if high > 2 else "")
-                )
 
     def __repr__(self) -> str:
         return f"Split({len(self):,} inputs of shape {self.shape})"
@@ -89,11 +71,12 @@ class Split:
     @cached_property
     def x(self) -> Tensor:
         """All inputs: float32 images (N, C, H, W) in [0, 1], or vectors (N, d)."""
-        return _floats(self.stored)
+        return self.rows(slice(None))
 
     def rows(self, index: Tensor | slice) -> Tensor:
         """The inputs x[index], and no others."""
-        return _floats(self.stored[index])
+        x = self.stored[index]
+        return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,13 +96,12 @@ class Split:
     @cached_property
     def hash(self) -> str:
         """sha256 of the numbers x and y, however they are stored."""
-        digest = hashlib.sha256()
-        add_shape(digest, "f4", self.stored.shape)
+        digest = hashlib.sha256(f"f4{tuple(self.stored.shape)}".encode())
         for start in range(0, len(self), ROWS):
-            add_array(digest, self.rows(slice(start, start + ROWS)).numpy(force=True))
+            add_numbers(digest, self.rows(slice(start, start + ROWS)).numpy(force=True))
         y = self.y.numpy(force=True)
-        add_shape(digest, f"{y.dtype.kind}{y.dtype.itemsize}", y.shape)
-        add_array(digest, y)
+        digest.update(f"{y.dtype.kind}{y.dtype.itemsize}{y.shape}".encode())
+        add_numbers(digest, y)
         return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> "Split":
@@ -127,8 +109,19 @@ class Split:
         return Split(self.stored.to(device), self.y.to(device))
 
 
-def _floats(x: Tensor) -> Tensor:
-    return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+def subset(total: int, n: int, seed: int = 0) -> Tensor:
+    """`n` of `total` examples, drawn once for all models: (min(n, total),), in rising order.
+
+    Smaller subsets lie inside larger ones.
+
+    >>> subset(10, 4)
+    tensor([2, 4, 6, 7])
+    >>> subset(3, 10)
+    tensor([0, 1, 2])
+    """
+    if n < 1:
+        raise ValueError(f"n should be at least 1; got {n}")
+    return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(total)[:n]))
 
 
 @dataclass(frozen=True)
@@ -181,14 +174,13 @@ class Standardisation:
         mean, std = self._tensors(u)
         return (u.double() * std + mean).to(u.dtype)
 
-    def _tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _tensors(self, x: Tensor) -> Tensor:
         if x.ndim == 0 or x.shape[-1] != len(self.mean):
             raise ValueError(
-                f"this standardisation is of {len(self.mean)} features, so the last dimension of "
-                f"x should be {len(self.mean)}; got {tuple(x.shape)}"
+                f"this standardisation is of {len(self.mean)} features, and the last dimension of "
+                f"x should be as long; got {tuple(x.shape)}"
             )
-        mean = torch.tensor(self.mean, dtype=torch.float64, device=x.device)
-        return mean, torch.tensor(self.std, dtype=torch.float64, device=x.device)
+        return torch.tensor([self.mean, self.std], dtype=torch.float64, device=x.device)
 
 
 Task = Literal["classification", "regression"]
@@ -214,26 +206,24 @@ class Dataset:
     target_standardisation: Standardisation | None = None
 
     def __post_init__(self) -> None:
+        if self.classes is None:
+            wanted = "float32 targets, since there are no classes"
+        else:
+            wanted = f"int64 labels in 0…{len(self.classes) - 1}, one for each class"
         for part, split in self.splits.items():
             if split.shape != self.input_shape:
                 raise ValueError(
                     f"the {part} inputs of {self.name} have shape {split.shape}, "
                     f"the training inputs {self.input_shape}: they should be the same"
                 )
-            self._check_targets(part, split.y)
-
-    def _check_targets(self, part: str, y: Tensor) -> None:
-        if self.classes is None:
-            wrong = y.dtype != torch.float32
-            wanted = "float32 targets, since there are no classes"
-        else:
-            wrong = y.dtype != torch.int64 or int(y.min()) < 0 or int(y.max()) >= len(self.classes)
-            wanted = f"int64 labels in 0…{len(self.classes) - 1}, one for each class"
-        if wrong:
-            raise ValueError(
-                f"y of the {part} part of {self.name} should be {wanted}; got {y.dtype} "
-                f"from {y.min().item()} to {y.max().item()}"
-            )
+            low, high = (end.item() for end in torch.aminmax(split.y))
+            if split.y.dtype != (torch.float32 if self.classes is None else torch.int64) or (
+                self.classes is not None and not 0 <= low <= high < len(self.classes)
+            ):
+                raise ValueError(
+                    f"y of the {part} part of {self.name} should be {wanted}; "
+                    f"got {split.y.dtype} from {low} to {high}"
+                )
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -258,44 +248,88 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> "Dataset":
         """The same data set on `device`."""
-        train, validation, test = (split.to(device) for split in self.splits.values())
-        return replace(self, train=train, validation=validation, test=test)
+        return self._map(lambda split: split.to(device))
+
+    def _map(self, change: Callable[[Split], Split], **fields: Any) -> "Dataset":
+        parts: dict[str, Any] = {name: change(split) for name, split in self.splits.items()}
+        return replace(self, **parts, **fields)
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """As a source has them. x: (N, C, H, W) or (N, d), bytes or floats; y: (N,)."""
+@dataclass(frozen=True)
+class Preprocessing:
+    """Class names by number, columns in their order, and how features and targets were scaled.
 
-    x: np.ndarray
-    y: np.ndarray
-
-    def __post_init__(self) -> None:
-        if self.x.ndim not in (2, 4) or self.y.shape != self.x.shape[:1]:
-            raise ValueError(
-                "examples should be x of (N, C, H, W) or (N, d) with y of (N,); "
-                f"got x of {self.x.shape} and y of {self.y.shape}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-def concatenate(parts: Sequence[Examples]) -> Examples:
-    """Several examples as one array each of x and y."""
-    x, y = ([getattr(part, name) for part in parts] for name in ("x", "y"))
-    return Examples(np.concatenate(x), np.concatenate(y))
-
-
-@dataclass(frozen=True, eq=False)
-class RawDataset:
-    """The parts of a data set as a source has them; `load` holds out of `train` what is missing.
-
-    classes: the name of each class number in y, or None if y is the target of a regression.
-    columns: the names of the features of a table, or None.
+    A run keeps it, so that its model can be given other data on the same scale, and the outputs of
+    a regression can be read in the units of the targets: targets.invert(model(x)).
     """
 
-    train: Examples
-    validation: Examples | None = None
-    test: Examples | None = None
-    classes: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None
     columns: tuple[str, ...] | None = None
+    standardisation: Standardisation | None = None
+    targets: Standardisation | None = None
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Preprocessing":
+        """That of the data that a model is trained on."""
+        return cls(data.classes, data.columns, data.standardisation, data.target_standardisation)
+
+    def to_json(self) -> str:
+        """As JSON, to the last digit."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Preprocessing":
+        """From what :meth:`to_json` wrote; older files have no targets."""
+        entries = json.loads(text)
+        classes, columns = (
+            entries[name] and tuple(entries[name]) for name in ("classes", "columns")
+        )
+        features, targets = (
+            scale and Standardisation(tuple(scale["mean"]), tuple(scale["std"]))
+            for scale in (entries["standardisation"], entries.get("targets"))
+        )
+        return cls(classes, columns, features, targets)
+
+    def apply(self, dataset: Dataset) -> Dataset:
+        """Other data, not yet standardised, with these columns, scales and class numbers."""
+        return self._encode_classes(self.standardise(self._order_columns(dataset)))
+
+    def _order_columns(self, dataset: Dataset) -> Dataset:
+        """The columns of the training data, found by their names."""
+        own, wanted = dataset.columns, self.columns
+        if wanted is None or own is None:
+            return dataset
+        if missing := [name for name in wanted if name not in own]:
+            raise ValueError(
+                f"{dataset.name} has no column {missing[0]!r}, which the model was trained on"
+            )
+        places = torch.tensor([own.index(name) for name in wanted])
+        return dataset._map(lambda s: Split(s.x[:, places], s.y), columns=wanted)
+
+    def standardise(self, dataset: Dataset) -> Dataset:
+        """Scale the features, and the targets of a regression, by these numbers, if any."""
+        scale, targets = self.standardisation, self.targets
+        if scale is None:
+            return dataset
+
+        def scaled(split: Split) -> Split:
+            y = split.y if targets is None else targets.apply(split.y[:, None])[:, 0]
+            return Split(scale.apply(split.x), y)
+
+        return dataset._map(scaled, standardisation=scale, target_standardisation=targets)
+
+    def _encode_classes(self, dataset: Dataset) -> Dataset:
+        """Classes are the same if their names are, or if they are called by these numbers."""
+        names = self.classes
+        if dataset.classes is None or names is None or dataset.classes == names:
+            return dataset
+        numbers = {name: number for number, name in enumerate(names)}
+        if not set(dataset.classes) <= numbers.keys():
+            numbers = {str(number): number for number in range(len(names))}
+        if unknown := [name for name in dataset.classes if name not in numbers]:
+            raise ValueError(
+                f"{dataset.name} has a class {unknown[0]!r}, and the model was trained on others: "
+                f"{', '.join(names)}"
+            )
+        number = torch.tensor([numbers[name] for name in dataset.classes])
+        return dataset._map(lambda split: replace(split, y=number[split.y]), classes=names)

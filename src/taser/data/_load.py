@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ._cache import read_cache
-from ._dataset import Dataset, Examples, RawDataset, Split, Standardisation, Task
-from ._preprocessing import Preprocessing
-from ._readers import read_folder, read_npz, read_table
+from ._dataset import Dataset, Preprocessing, Split, Standardisation, Task
+from ._readers import RawDataset, read_folder, read_npz, read_table
 from ._registry import Builtin, find, unknown_dataset
-from ._splitting import hold_out
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 
@@ -54,77 +52,39 @@ def load(
     >>> digits.input_shape, len(digits.train), len(digits.validation), len(digits.test)
     ((1, 8, 8), 1295, 143, 359)
     """
-    ignore = tuple(ignore)
     path = Path(name_or_path).expanduser()
     spec = find(name_or_path) if isinstance(name_or_path, str) else None
-    if spec is None and not path.exists():
+    suffix = path.suffix.lower()
+
+    def refuse(what: str, **options: object) -> None:
+        """Raise for an option that would change nothing, rather than let it pass unnoticed."""
+        if given := [name for name, value in options.items() if value not in (None, ())]:
+            raise ValueError(f"{what} takes no {', '.join(given)}")
+
+    of_table = {"target": target, "ignore": tuple(ignore), "task": task}
+    if spec is not None:
+        refuse(spec.name, size=size, **of_table)
+        raw = spec.read() if isinstance(spec, Builtin) else read_cache(spec, root, verify=verify)
+    elif not path.exists():
         if path.name == name_or_path and path.suffix not in SUFFIXES:
             raise unknown_dataset(name_or_path)
         raise FileNotFoundError(f"there is no file or folder at {path}")
-    if spec is not None:
-        _refuse(spec.name, size=size, target=target, ignore=ignore, task=task)
-        name = spec.name
-        raw = spec.read() if isinstance(spec, Builtin) else read_cache(spec, root, verify=verify)
+    elif path.is_dir():
+        refuse("a folder of images", **of_table)
+        raw = read_folder(path, size=size)
+    elif suffix == ".npz":
+        refuse("an .npz", size=size, **of_table)
+        raw = read_npz(path)
+    elif suffix in SUFFIXES:
+        refuse("a table", size=size)
+        raw = read_table(path, target=target, ignore=ignore, task=task)
     else:
-        name = path.resolve().stem if path.is_file() else path.resolve().name
-        raw = _read(path, size, target, ignore, task)
-    return _split(name, raw, validation, test, seed, standardise)
-
-
-def _read(
-    path: Path,
-    size: int | tuple[int, int] | None,
-    target: str | None,
-    ignore: Sequence[str],
-    task: Task | None,
-) -> RawDataset:
-    if path.is_dir():
-        _refuse("a folder of images", target=target, ignore=ignore, task=task)
-        return read_folder(path, size=size)
-    if path.suffix.lower() == ".npz":
-        _refuse("an .npz", size=size, target=target, ignore=ignore, task=task)
-        return read_npz(path)
-    if path.suffix.lower() in SUFFIXES:
-        _refuse("a table", size=size)
-        return read_table(path, target=target, ignore=ignore, task=task)
-    raise ValueError(
-        f"a data set should be a folder of images or end in {', '.join(SUFFIXES)}; got {path}"
-    )
-
-
-def _refuse(what: str, **options: object) -> None:
-    """Raise for an option that would change nothing, rather than let it pass unnoticed."""
-    if given := [name for name, value in options.items() if value is not None and value != ()]:
-        raise ValueError(f"{what} takes no {', '.join(given)}")
-
-
-ROWS = 1024  # copied at a time, so that no second copy of everything is made
-
-
-def _split(
-    name: str, raw: RawDataset, validation: float, test: float, seed: int, standardise: bool | None
-) -> Dataset:
-    """A data set of tensors; a part that the source lacks is held out of its training examples.
-
-    Neither the validation share nor the fit of the standardisation changes the test part.
-    `standardise` None: vectors are, images are not.
-    """
-    stratified = raw.classes is not None
-    kept = np.arange(len(raw.train))
-    splits: dict[str, Split] = {}
-    wanted = (("test", raw.test, test), ("validation", raw.validation, validation))
-    for number, (part, own, fraction) in enumerate(wanted):
-        if own is not None:
-            splits[part] = _tensors(own, np.arange(len(own)), stratified)
-            continue
-        labels = raw.train.y[kept] if stratified else None
-        held = hold_out(len(kept), fraction, seed=(seed, number), labels=labels)
-        splits[part] = _tensors(raw.train, kept[held], stratified)
-        kept = kept[~held]
-    dataset = Dataset(
-        name, _tensors(raw.train, kept, stratified), splits["validation"], splits["test"],
-        raw.classes, raw.columns,
-    )  # fmt: skip
+        raise ValueError(
+            f"a data set should be a folder of images or end in {', '.join(SUFFIXES)}; got {path}"
+        )
+    full = path.resolve()
+    name = spec.name if spec is not None else full.stem if full.is_file() else full.name
+    dataset = _split(name, raw, {"test": test, "validation": validation}, seed)
     if dataset.train.is_images and standardise:
         raise ValueError(
             f"standardise is for vectors, and {name} holds images: their pixels stay in [0, 1], "
@@ -132,22 +92,67 @@ def _split(
         )
     if dataset.train.is_images or standardise is False:
         return dataset
+    features = Standardisation.fit(dataset.train.x)
     y = dataset.train.y[:, None]
     targets = Standardisation.fit(y) if dataset.task == "regression" else None
-    features = Standardisation.fit(dataset.train.x)
     return Preprocessing(raw.classes, raw.columns, features, targets).standardise(dataset)
 
 
-def _tensors(examples: Examples, rows: np.ndarray, classes: bool) -> Split:
-    y = examples.y[rows].astype(np.int64 if classes else np.float32)
-    return Split(_rows(examples.x, rows), torch.from_numpy(y))
+ROWS = 1024  # copied at a time, so that no second copy of everything is made
 
 
-def _rows(x: np.ndarray, rows: np.ndarray) -> Tensor:
-    """Rows of x: the bytes of images as they are, everything else as float32."""
+def _split(name: str, raw: RawDataset, shares: dict[str, float], seed: int) -> Dataset:
+    """A data set of tensors; a part that the source lacks is held out of its training examples.
+
+    Neither the validation share nor the fit of the standardisation changes the test part.
+    """
+    train = raw.parts["train"]
+    kept = np.arange(len(train[1]))
+    splits: dict[str, Any] = {}
+    for number, (part, share) in enumerate(shares.items()):
+        if part in raw.parts:
+            splits[part] = _tensors(raw, part, np.arange(len(raw.parts[part][1])))
+            continue
+        labels = None if raw.classes is None else train[1][kept]
+        held = hold_out(len(kept), share, seed=(seed, number), labels=labels)
+        splits[part] = _tensors(raw, "train", kept[held])
+        kept = kept[~held]
+    splits["train"] = _tensors(raw, "train", kept)
+    return Dataset(name, **splits, classes=raw.classes, columns=raw.columns)
+
+
+def _tensors(raw: RawDataset, part: str, rows: np.ndarray) -> Split:
+    """Rows of a part: the bytes of images as they are, everything else as float32."""
+    x, y = raw.parts[part]
     keep = x.dtype == np.uint8 and x.ndim == 4
     # Memory from torch: numpy asks for huge pages, which a virtual machine can be slow to find.
     out = torch.empty((len(rows), *x.shape[1:]), dtype=torch.uint8 if keep else torch.float32)
     for start in range(0, len(rows), ROWS):
         out[start : start + ROWS].numpy()[:] = x[rows[start : start + ROWS]]
-    return out
+    labels = y[rows].astype(np.float32 if raw.classes is None else np.int64)
+    return Split(out, torch.from_numpy(labels))
+
+
+def hold_out(
+    n: int, fraction: float, *, seed: int | tuple[int, ...], labels: np.ndarray | None = None
+) -> np.ndarray:
+    """A mask (n,) of the examples that are held out, about `fraction` of them.
+
+    With class labels (n,) the fraction is taken of each class apart, so that every class keeps its
+    share. Whether an example is held out depends on n, its place, the seed and the labels alone.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"the fraction to hold out should lie strictly in (0, 1); got {fraction}")
+    # Raw words of a bit generator are the one stream that numpy promises never to change.
+    order = np.argsort(np.random.PCG64(seed).random_raw(n), kind="stable")
+    groups = np.zeros(n, dtype=np.int64) if labels is None else labels
+    held = np.zeros(n, dtype=bool)
+    for group in np.unique(groups):
+        members = order[groups[order] == group]
+        held[members[: round(fraction * len(members))]] = True
+    if not held.any() or held.all():
+        raise ValueError(
+            f"{n} examples{' in these classes' if labels is not None else ''} are too few to hold "
+            f"out {fraction:g} of them: one part would be empty"
+        )
+    return held

@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -14,18 +15,42 @@ from PIL import Image, ImageOps
 
 from taser._names import hint
 
-from ._dataset import Examples, RawDataset, Task
-from ._splitting import encode_labels
+from ._dataset import Task
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""As a source has them: x, (N, C, H, W) or (N, d), bytes or floats; y, (N,)."""
 
 
-def pyarrow_parquet() -> Any:
-    """The module pyarrow.parquet, or an error that says how to get it."""
-    try:
-        return import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(
-            "reading Parquet files needs pyarrow, which is not installed: pip install pyarrow"
-        ) from error
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """What a source has of "train", "validation" and "test"; `load` holds out what is missing.
+
+    classes: the name of each class number in y, or None if y is the target of a regression.
+    columns: the names of the features of a table, or None.
+    """
+
+    parts: dict[str, Examples]
+    classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+
+
+def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Each array of labels as class numbers, and the names of the classes in sorted order.
+
+    The first array is that of the training part; a label that it lacks is an error.
+
+    >>> import numpy as np
+    >>> encode_labels([np.array(["dog", "cat"])])
+    ([array([1, 0])], ('cat', 'dog'))
+    """
+    classes = np.unique(labels[0])
+    if len(classes) < 2:
+        raise ValueError(f"wanted at least two classes; the labels are {classes.tolist()}")
+    for part in labels[1:]:
+        if new := np.setdiff1d(part, classes).tolist():
+            shown = ", ".join(map(repr, new[:5])) + f" and {len(new) - 5} more" * (len(new) > 5)
+            raise ValueError(f"the training part has no example of {shown}, which another part has")
+    return [np.searchsorted(classes, part) for part in labels], tuple(map(str, classes))
 
 
 PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
@@ -44,56 +69,23 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Raw
     size: (H, W), or one number for both: images are cut to that shape about their centre and
     resized. Without it they all have to be of one size. Grey if all are grey, otherwise RGB.
     """
+    shape = (size, size) if isinstance(size, int) else size and tuple(size)
+    if shape is not None and (len(shape) != 2 or min(shape) < 1):
+        raise ValueError(f"size should be (H, W) or one number, at least 1; got {size}")
     roots = {p: path / n for p, names in PARTS.items() for n in names if (path / n).is_dir()}
     if "train" not in roots:
         roots = {"train": path}
     files = {part: _images_by_class(root) for part, root in roots.items()}
-    classes = tuple(files["train"])
-    for part, by_class in files.items():
-        if unknown := sorted(set(by_class) - set(classes)):
+    classes = tuple(dict.fromkeys(name for name, _ in files["train"]))
+    for part, named in files.items():
+        if unknown := sorted({name for name, _ in named}.difference(classes)):
             raise ValueError(
                 f"{roots[part]} has folders of classes that {roots['train']} lacks: "
                 f"{', '.join(unknown)}"
             )
-    every = [file for by_class in files.values() for group in by_class.values() for file in group]
-    grey, shape = _common_form(every, size)
-    parts = {part: _decode(by_class, classes, grey, shape) for part, by_class in files.items()}
-    return RawDataset(parts["train"], parts.get("validation"), parts.get("test"), classes)
-
-
-def _images_by_class(root: Path) -> dict[str, list[Path]]:
-    """The images of each class, both in the order of their names."""
-    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
-    if len(folders) < 2:
-        raise ValueError(
-            f"{root} should hold one folder of images for each class, and at least two of them; "
-            f"got {len(folders)}"
-        )
-    files = {
-        folder.name: sorted(
-            file for file in folder.iterdir()
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-        )
-        for folder in folders
-    }  # fmt: skip
-    if empty := [name for name, group in files.items() if not group]:
-        raise ValueError(
-            f"no images in the class folder{'s' * (len(empty) > 1)} {', '.join(empty)} of {root}; "
-            f"wanted files ending in {', '.join(sorted(SUFFIXES))}"
-        )
-    return files
-
-
-def _common_form(
-    files: list[Path], size: int | tuple[int, int] | None
-) -> tuple[bool, tuple[int, int]]:
-    """Whether all are grey, and (H, W); from the headers, so before the long part of the work."""
-    if size is not None:
-        shape = (size, size) if isinstance(size, int) else size
-        if len(shape) != 2 or min(shape) < 1:
-            raise ValueError(f"size should be (H, W) or one number, at least 1; got {size}")
-    grey, first = True, None
-    for file in files:
+    # From the headers alone, so before the long part of the work.
+    grey, first = True, files["train"][0][1]
+    for _, file in (pair for named in files.values() for pair in named):
         with _opened(file) as image:
             if image.mode in DEEP:
                 raise ValueError(
@@ -101,30 +93,50 @@ def _common_form(
                     "eight, since how to scale it to [0, 1] is not known"
                 )
             grey = grey and image.mode in GREY
-            first = first or image.size
-            if size is None and image.size != first:
+            width, height = image.size
+            shape = shape or (height, width)
+            if size is None and shape != (height, width):
                 raise ValueError(
                     "the images should be of one size, or size= (data.size in a recipe) be given: "
-                    f"{files[0]} is {first[0]}×{first[1]}, {file} is "
-                    f"{image.size[0]}×{image.size[1]}"
+                    f"{first} is {shape[1]}×{shape[0]}, {file} is {width}×{height}"
                 )
-    assert first is not None  # every class has an image
-    return grey, (first[1], first[0]) if size is None else shape
+    assert shape is not None  # every class has an image
+    parts = {}
+    for part, named in files.items():
+        x = np.empty((len(named), 1 if grey else 3, *shape), dtype=np.uint8)
+        for row, (_, file) in zip(x, named, strict=True):
+            with _opened(file) as image:
+                image = image.convert("L" if grey else "RGB")
+                if image.size != shape[::-1]:
+                    image = ImageOps.fit(image, shape[::-1], Image.Resampling.BICUBIC)
+                row[:] = channels_first(np.asarray(image))
+        parts[part] = x, np.array([classes.index(name) for name, _ in named])
+    return RawDataset(parts, classes)
 
 
-def _decode(
-    by_class: dict[str, list[Path]], classes: tuple[str, ...], grey: bool, shape: tuple[int, int]
-) -> Examples:
-    files = [(file, classes.index(name)) for name, group in by_class.items() for file in group]
-    x = np.empty((len(files), 1 if grey else 3, *shape), dtype=np.uint8)
-    for row, (file, _) in zip(x, files, strict=True):
-        with _opened(file) as image:
-            image = image.convert("L" if grey else "RGB")
-            if image.size != (shape[1], shape[0]):
-                image = ImageOps.fit(image, (shape[1], shape[0]), Image.Resampling.BICUBIC)
-            pixels = np.asarray(image)
-        row[:] = pixels[None] if grey else pixels.transpose(2, 0, 1)
-    return Examples(x, np.array([label for _, label in files]))
+def channels_first(pixels: np.ndarray) -> np.ndarray:
+    """(H, W) or (H, W, C) → (C, H, W)."""
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _images_by_class(root: Path) -> list[tuple[str, Path]]:
+    """Pairs (class, image), in the order of their names."""
+    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    if len(folders) < 2:
+        raise ValueError(
+            f"{root} should hold one folder of images for each class, and at least two of them; "
+            f"got {len(folders)}"
+        )
+    files = [
+        (folder.name, file) for folder in folders for file in sorted(folder.iterdir())
+        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    ]  # fmt: skip
+    if empty := sorted({folder.name for folder in folders} - {name for name, _ in files}):
+        raise ValueError(
+            f"no images in the class folder{'s' * (len(empty) > 1)} {', '.join(empty)} of {root}; "
+            f"wanted files ending in {', '.join(sorted(SUFFIXES))}"
+        )
+    return files
 
 
 @contextmanager
@@ -133,9 +145,7 @@ def _opened(file: Path) -> Iterator[Image.Image]:
         with Image.open(file, formats=FORMATS) as image:
             yield image
     except (OSError, SyntaxError) as error:
-        raise ValueError(
-            f"{file} is no image that can be read, or is truncated: {error}"
-        ) from error
+        raise ValueError(f"{file} is truncated or no image that can be read: {error}") from error
 
 
 def read_npz(path: Path) -> RawDataset:
@@ -144,68 +154,57 @@ def read_npz(path: Path) -> RawDataset:
     x: images (N, C, H, W) or (N, H, W), as bytes or as floats in [0, 1], or vectors (N, d).
     y: whole numbers or strings are classes; floats are the targets of a regression.
     """
-    arrays = _arrays(path)
+    try:
+        # No pickles: an array of objects could run code.
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is truncated, is no .npz file or holds pickled objects: {error}"
+        ) from error
     suffixes = {part: [f"_{name}" for name in names] for part, names in PARTS.items()}
-    if "x" in arrays and "y" in arrays:
+    if {"x", "y"} <= arrays.keys():
         suffixes = {"train": [""]}
     found = {
-        part: suffix
-        for part, options in suffixes.items()
-        for suffix in options
-        if f"x{suffix}" in arrays and f"y{suffix}" in arrays
-    }
+        part: suffix for part, options in suffixes.items() for suffix in options
+        if {f"x{suffix}", f"y{suffix}"} <= arrays.keys()
+    }  # fmt: skip
     if "train" not in found:
         raise ValueError(
             f"{path} should hold arrays x and y, or x_train and y_train; "
             f"got {', '.join(arrays) or 'none'}"
         )
-    xs = [_inputs(arrays[f"x{suffix}"], f"x{suffix}") for suffix in found.values()]
-    ys = [_targets(arrays[f"y{suffix}"], f"y{suffix}") for suffix in found.values()]
-    for suffix, x, y in zip(found.values(), xs, ys, strict=True):
-        if len(x) != len(y):
-            raise ValueError(f"x{suffix} has {len(x)} rows, but y{suffix} has {len(y)}")
-    classes = None
-    if any(y.dtype.kind != "f" for y in ys):
-        ys, classes = encode_labels(ys)
-    parts = dict(zip(found, map(Examples, xs, ys), strict=True))
-    return RawDataset(parts["train"], parts.get("validation"), parts.get("test"), classes)
+    parts = {part: _arrays(arrays, suffix) for part, suffix in found.items()}
+    if all(y.dtype.kind == "f" for _, y in parts.values()):
+        return RawDataset(parts)
+    labels, classes = encode_labels([y for _, y in parts.values()])
+    numbered = zip(parts.items(), labels, strict=True)
+    return RawDataset({part: (x, y) for (part, (x, _)), y in numbered}, classes)
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        # No pickles: an array of objects could run code.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is truncated, is no .npz file or holds pickled objects: {error}"
-        ) from error
-
-
-def _inputs(x: np.ndarray, name: str) -> np.ndarray:
+def _arrays(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
+    x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
     if x.dtype.kind not in "buif":
-        raise ValueError(f"{name} should hold numbers; got {x.dtype}")
+        raise ValueError(f"x{suffix} should hold numbers; got {x.dtype}")
     if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
         raise ValueError(
-            f"images should be (N, C, H, W); {name} is {x.shape}, which looks like (N, H, W, C): "
-            "save it as x.transpose(0, 3, 1, 2)"
+            f"images should be (N, C, H, W); x{suffix} is {x.shape}, which looks like "
+            "(N, H, W, C): save it as x.transpose(0, 3, 1, 2)"
         )
     if x.ndim not in (2, 3, 4):
         raise ValueError(
-            f"{name} should be images (N, C, H, W) or (N, H, W), or vectors (N, d); got {x.shape}"
+            f"x{suffix} should be images (N, C, H, W) or (N, H, W), or vectors (N, d); "
+            f"got {x.shape}"
         )
-    return x[:, None] if x.ndim == 3 else x
-
-
-def _targets(y: np.ndarray, name: str) -> np.ndarray:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+    y = y[:, 0] if y.shape[1:] == (1,) else y
     if y.ndim != 1 or y.dtype.kind not in "buifU":
         raise ValueError(
-            f"{name} should be (N,), labels or targets; got {y.shape} of {y.dtype}"
+            f"y{suffix} should be (N,), labels or targets; got {y.shape} of {y.dtype}"
             + (" (one-hot? y.argmax(1))" if y.ndim == 2 else "")
         )
-    return y
+    if len(x) != len(y):
+        raise ValueError(f"x{suffix} has {len(x)} rows, but y{suffix} has {len(y)}")
+    return (x[:, None] if x.ndim == 3 else x), y
 
 
 FEW = 20  # distinct whole numbers: up to here a target is taken for a class
@@ -221,30 +220,33 @@ def read_table(
     """
     if task is not None and task not in get_args(Task):
         raise ValueError(f"task should be one of {', '.join(get_args(Task))}; got {task!r}")
-    table = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    table = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
+    there = ", ".join(table)
     if target is None:
-        raise ValueError(
-            f"a table needs target=, the column to predict; {path} has {', '.join(table)}"
-        )
+        raise ValueError(f"a table needs target=, the column to predict; {path} has {there}")
     for name in (target, *ignore):
         if name not in table:
-            raise ValueError(
-                f"{path} has no column {name!r}{hint(name, table)}; it has {', '.join(table)}"
-            )
+            raise ValueError(f"{path} has no column {name!r}{hint(name, table)}; it has {there}")
     columns = tuple(name for name in table if name != target and name not in ignore)
     if not columns:
         raise ValueError(f"{path} has no column left for the features, only {target!r}")
     x = np.stack([_numbers(table[name], name, path) for name in columns], 1)
     y, classes = table[target], None
+    values = _floats(y)
+    whole = values is not None and bool((values == np.round(values)).all())
     if task is None:
-        task = "classification" if _looks_like_classes(y) else "regression"
+        few = values is None or (whole and len(np.unique(values)) <= FEW)
+        task = "classification" if few else "regression"
     if task == "regression":
         y = _numbers(y, target, path)
     elif (missing := np.flatnonzero(y == "")).size:
         raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
     else:
-        (y,), classes = encode_labels([_whole_numbers(y)])
-    return RawDataset(Examples(x, y), classes=classes, columns=columns)
+        # Whole numbers as such, so that 10 comes after 9; from 2^53 on neighbours become one.
+        if values is not None and whole and bool((abs(values) < 2**53).all()):
+            y = values.astype(np.int64)
+        (y,), classes = encode_labels([y])
+    return RawDataset({"train": (x, y)}, classes, columns)
 
 
 def _floats(column: np.ndarray) -> np.ndarray | None:
@@ -253,22 +255,6 @@ def _floats(column: np.ndarray) -> np.ndarray | None:
         return column.astype(np.float64)
     except ValueError:
         return None
-
-
-def _looks_like_classes(column: np.ndarray) -> bool:
-    values = _floats(column)
-    if values is None:
-        return True
-    values = np.unique(values)
-    return len(values) <= FEW and bool((values == np.round(values)).all())
-
-
-def _whole_numbers(column: np.ndarray) -> np.ndarray:
-    """Whole numbers as numbers, so that 10 comes after 9; everything else as the text it is."""
-    values = _floats(column)
-    # From 2^53 on, neighbours would become one.
-    whole = values is not None and (abs(values) < 2**53) & (values == np.round(values))
-    return values.astype(np.int64) if values is not None and np.all(whole) else column
 
 
 def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
@@ -287,29 +273,35 @@ def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
 def _csv(path: Path) -> dict[str, np.ndarray]:
     """The columns as text; the first row names them."""
     with open(path, newline="", encoding="utf-8-sig") as stream:
-        rows = [row for row in csv.reader(stream) if row]
-    if len(rows) < 2:
+        rows = [[entry.strip() for entry in row] for row in csv.reader(stream) if row]
+    names, rows = (rows or [[]])[0], rows[1:]
+    if not rows:
         raise ValueError(f"{path} should have a row of column names and rows below; it is empty")
-    names = [name.strip() for name in rows[0]]
     if len(set(names)) != len(names):
         raise ValueError(f"{path} has two columns of one name: {', '.join(names)}")
-    for number, row in enumerate(rows[1:], start=1):
+    for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             raise ValueError(f"{path} has {len(names)} columns, but {len(row)} in row {number}")
-    return {
-        name: np.array([entry.strip() for entry in column])
-        for name, column in zip(names, zip(*rows[1:], strict=True), strict=True)
-    }
+    return {name: np.array(column) for name, *column in zip(names, *rows, strict=True)}
+
+
+def pyarrow_parquet() -> Any:
+    """The module pyarrow.parquet, or an error that says how to get it."""
+    try:
+        return import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError(
+            "reading Parquet files needs pyarrow, which is not installed: pip install pyarrow"
+        ) from error
 
 
 def _parquet(path: Path) -> dict[str, np.ndarray]:
     parquet = pyarrow_parquet()
     try:
-        table = parquet.read_table(path)
+        columns = parquet.read_table(path).to_pydict()
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is truncated or is no Parquet file: {error}") from error
     # As text, like CSV, so that one set of rules decides what is a number and what is missing.
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
     return {
         name: np.array(["" if entry is None else str(entry) for entry in column])
         for name, column in columns.items()

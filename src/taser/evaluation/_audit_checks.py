@@ -1,7 +1,8 @@
 """The audit's checks: each one question with a number, its limit and a verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from itertools import pairwise
 from typing import Literal, Self
 
@@ -58,9 +59,7 @@ class Check:
     @property
     def status(self) -> Literal["passed", "failed", "skipped"]:
         """In one word."""
-        if self.passed is None:
-            return "skipped"
-        return "passed" if self.passed else "failed"
+        return "skipped" if self.passed is None else "passed" if self.passed else "failed"
 
     @classmethod
     def of_count(
@@ -89,6 +88,32 @@ class Check:
         figure = f"{more} of {n} ({100 * more / n:.1f} %) {what.format(less)}"
         numbers = {"count": more, "other": less, "n": n, "allowed": ALLOWED, "p": p}
         return cls(name, passed, figure, explanation, numbers)
+
+
+Counted = Callable[["AuditTarget"], tuple[int, str] | str]
+"""Returns (how many examples speak against the model, in what way), or why it is skipped."""
+
+
+def counting(name: str, *, allowed: float = ALLOWED) -> Callable[[Counted], Callable]:
+    """Make a check of a function that counts examples: its docstring is the explanation."""
+
+    def decorate(count: Counted) -> Callable[[AuditTarget], Check]:
+        explanation = " ".join((count.__doc__ or "").split())
+
+        @wraps(count)
+        def check(target: AuditTarget) -> Check:
+            if isinstance(found := count(target), str):
+                return Check(name, None, found, explanation)
+            return Check.of_count(name, found[0], target.n, found[1], explanation, allowed=allowed)
+
+        return check
+
+    return decorate
+
+
+def _broken(before: Tensor, after: Tensor) -> int:
+    """How many examples are right before and not after. (n,), (n,)."""
+    return int((before & ~after).sum())
 
 
 # The model's outputs and gradients.
@@ -123,25 +148,6 @@ def repeatable(target: AuditTarget) -> Check:
     )
 
 
-def gradients(target: AuditTarget) -> Check:
-    """Is there a gradient to follow?"""
-    loop, threat = target.loop, target.threat
-    batches = zip(loop.x.split(loop.batch_size), loop.y.split(loop.batch_size), strict=True)
-    with eval_mode(loop.prepared, freeze=True):
-        gradient = torch.cat([input_gradient(loop.prepared, *b, cross_entropy) for b in batches])
-    step = threat.ascent(gradient)  # of unit length, unless the gradient is too small
-    length = threat.distance(step, torch.zeros_like(step))
-    usable = gradient.flatten(1).isfinite().all(1) & (length > 0.5)
-    return Check.of_count(
-        "gradients exist",
-        int((~usable).sum()),
-        target.n,
-        "without a usable gradient",
-        "Where ∇CE at the example is zero, too small for a step or not finite (saturated softmax, "
-        "rounded inputs), an attack does not move, and shows nothing about robustness.",
-    )
-
-
 @torch.no_grad()
 def _outputs(target: AuditTarget, x: Tensor) -> Tensor:
     model = target.loop.model
@@ -149,33 +155,38 @@ def _outputs(target: AuditTarget, x: Tensor) -> Tensor:
         return torch.cat([model(b.clone()).float() for b in x.split(target.loop.batch_size)])
 
 
+@counting("gradients exist")
+def gradients(target: AuditTarget) -> tuple[int, str]:
+    """Where ∇CE at the example is zero, too small for a step or not finite (saturated softmax,
+    rounded inputs), an attack does not move, and shows nothing about robustness."""
+    loop, threat = target.loop, target.threat
+    batches = zip(loop.x.split(loop.batch_size), loop.y.split(loop.batch_size), strict=True)
+    with eval_mode(loop.prepared, freeze=True):
+        gradient = torch.cat([input_gradient(loop.prepared, *b, cross_entropy) for b in batches])
+    step = threat.ascent(gradient)  # of unit length, unless the gradient is too small
+    length = threat.distance(step, torch.zeros_like(step))
+    usable = gradient.flatten(1).isfinite().all(1) & (length > 0.5)
+    return int((~usable).sum()), "without a usable gradient"
+
+
 # Gradient attacks against one another.
 
 
-def one_step(target: AuditTarget) -> Check:
-    """Does one step break what PGD does not?"""
+@counting("iterative beats one-step")
+def one_step(target: AuditTarget) -> tuple[int, str]:
+    """Many small steps search better than one large step, unless gradients mislead near the example
+    (Athalye et al., 2018)."""
     left = target.after_cross_entropy
-    return Check.of_count(
-        "iterative beats one-step",
-        _broken(left, target.after(FGSM(target.threat, name="one step"), left)),
-        target.n,
-        "broken by one step and not by many",
-        "Many small steps search better than one large step, unless gradients mislead near the "
-        "example (Athalye et al., 2018).",
-    )
+    stepped = target.after(FGSM(target.threat, name="one step"), left)
+    return _broken(left, stepped), "broken by one step and not by many"
 
 
-def margin_probe(target: AuditTarget) -> Check:
-    """Does an adaptive attack, on the margin that TASER's penalty smooths, break more?"""
-    return Check.of_count(
-        "adaptive attack on the margin",
-        _broken(target.after_cross_entropy, target.after_probe),
-        target.n,
-        "broken by ascent of the margin probe and not of cross-entropy",
-        "A penalty on the margin could flatten the loss that is attacked and leave the decision "
-        "where it was; the margin itself cannot saturate.",
-        allowed=ALLOWED_MARGIN,
-    )
+@counting("adaptive attack on the margin", allowed=ALLOWED_MARGIN)
+def margin_probe(target: AuditTarget) -> tuple[int, str]:
+    """A penalty on the margin could flatten the loss that is attacked and leave the decision where
+    it was; the margin itself cannot saturate."""
+    what = "broken by ascent of the margin probe and not of cross-entropy"
+    return _broken(target.after_cross_entropy, target.after_probe), what
 
 
 def random_start(target: AuditTarget) -> Check:
@@ -194,134 +205,89 @@ def random_start(target: AuditTarget) -> Check:
     )
 
 
-def more_steps(target: AuditTarget) -> Check:
-    """Do more iterations break more?"""
-    return Check.of_count(
-        f"{LONGER}× more iterations",
-        _broken(target.after_losses, target.after_longer),
-        target.n,
-        f"more broken by {LONGER * target.steps} steps than by {target.steps}",
-        "An attack that more steps would still improve has not converged, and the accuracy that it "
-        "leaves is too high.",
-    )
+@counting(f"{LONGER}× more iterations")
+def more_steps(target: AuditTarget) -> tuple[int, str]:
+    """An attack that more steps would still improve has not converged, and the accuracy that it
+    leaves is too high."""
+    what = f"more broken by {LONGER * target.steps} steps than by {target.steps}"
+    return _broken(target.after_losses, target.after_longer), what
 
 
-def more_restarts(target: AuditTarget) -> Check:
-    """Do more restarts break more?"""
-    return Check.of_count(
-        "2× more restarts",
-        _broken(target.after_losses, target.after_restarts),
-        target.n,
-        f"more broken by {2 * target.restarts} random starts than by {target.restarts}",
-        "Where the starting point decides, the loss is too rugged for gradients to lead.",
-    )
+@counting("2× more restarts")
+def more_restarts(target: AuditTarget) -> tuple[int, str]:
+    """Where the starting point decides, the loss is too rugged for gradients to lead."""
+    what = f"more broken by {2 * target.restarts} random starts than by {target.restarts}"
+    return _broken(target.after_losses, target.after_restarts), what
 
 
-def growing_epsilon(target: AuditTarget) -> Check:
-    """Does success rise with ε?"""
+@counting("success rises with ε")
+def growing_epsilon(target: AuditTarget) -> tuple[int, str]:
+    """A larger ball holds the smaller one, so an attack that works breaks no less in it."""
     masks = list(target.after_epsilon.values())
     curve = ", ".join(f"{100 * float(right.float().mean()):.0f}" for right in masks)
-    return Check.of_count(
-        "success rises with ε",
-        max(_broken(larger, smaller) for smaller, larger in pairwise(masks)),
-        target.n,
-        f"broken by a smaller ε and not by the next; accuracy {curve} %",
-        "A larger ball holds the smaller one, so an attack that works breaks no less in it.",
-    )
+    count = max(_broken(larger, smaller) for smaller, larger in pairwise(masks))
+    return count, f"broken by a smaller ε and not by the next; accuracy {curve} %"
 
 
-def large_epsilon(target: AuditTarget) -> Check:
-    """Does success reach 100 % where the ball holds the whole box?"""
+@counting("a large ε breaks everything")
+def large_epsilon(target: AuditTarget) -> tuple[int, str]:
+    """At this ε every input can be turned into every other, so no classifier is robust; an attack
+    that does not break all examples follows misleading gradients."""
     epsilon, right = list(target.after_epsilon.items())[-1]
-    return Check.of_count(
-        "a large ε breaks everything",
-        int(right.sum()),
-        target.n,
-        f"still right at {replace(target.threat, epsilon=epsilon)}",
-        "At this ε every input can be turned into every other, so no classifier is robust; an "
-        "attack that does not break all examples follows misleading gradients.",
-    )
-
-
-def _broken(before: Tensor, after: Tensor) -> int:
-    """How many examples are right before and not after. (n,), (n,)."""
-    return int((before & ~after).sum())
+    return int(right.sum()), f"still right at {replace(target.threat, epsilon=epsilon)}"
 
 
 # Attacks without gradients of the model, which should break nothing that gradients did not.
 
 
-def noise(target: AuditTarget) -> Check:
-    """Does random noise break more?"""
-    return _without_gradients(
-        target,
-        "random noise",
-        f"{target.queries} random points",
-        "Random search is the weakest attack: what it finds, gradients should find.",
-        RandomNoise(target.threat, target.queries),
-    )
-
-
-def gradient_free(target: AuditTarget) -> Check:
-    """Do attacks that see only the outputs break more?"""
-    which = "SPSA"
-    attacks: list[Attack] = [
-        SPSA(target.threat, SPSA_STEPS, target.queries // (2 * SPSA_STEPS) + 1)
-    ]
-    if target.loop.x.ndim == 4 or target.threat.norm == "linf":
-        which = "SPSA or Square"
-        attacks.append(Budgeted("square", target.threat, target.loop.seed, budget=target.queries))
-    return _without_gradients(
-        target,
-        "gradient-free attacks",
-        which,
-        "They see outputs only, and cannot be misled by gradients; where they win, gradients hide "
-        "what is there (Uesato et al., 2018).",
-        *attacks,
-    )
-
-
-def decision_based(target: AuditTarget) -> Check:
-    """Does an attack that sees only the predicted class break more?"""
-    name = "decision-based attack"
-    explanation = (
-        "A search that sees the predicted class alone (ray search, Chen & Gu, 2020) is not misled "
-        "by saturated or rounded outputs either."
-    )
-    if target.threat.norm != "linf":
-        return Check(name, None, "ray search is made for ℓ∞", explanation)
-    attack = RaySearch(target.threat, target.queries)
-    return _without_gradients(target, name, "ray search", explanation, attack)
-
-
-def transfer(target: AuditTarget) -> Check:
-    """Do adversarial examples of an undefended model break more?"""
-    name = "transfer from an undefended model"
-    explanation = (
-        "Examples made for another model know nothing of this one; where they still do better than "
-        "its own gradients, those are masked (Papernot et al., 2017)."
-    )
-    if target.surrogate is None:
-        return Check(name, None, "no surrogate model was given", explanation)
-    attacks = [
-        Transfer(
-            LastingPGD(target.threat, target.steps, target.restarts, loss=loss),
-            target.surrogate, name=f"transfer {loss_name}",
-        )
-        for loss_name, loss in LOSSES.items()
-    ]  # fmt: skip
-    return _without_gradients(target, name, "transfer", explanation, *attacks)
-
-
-def _without_gradients(
-    target: AuditTarget, name: str, what: str, explanation: str, *attacks: Attack
-) -> Check:
+def _beyond_gradients(target: AuditTarget, what: str, *attacks: Attack) -> tuple[int, str]:
     right = target.after_gradients
     for attack in attacks:
         right = target.after(attack, right)
-    count = _broken(target.after_gradients, right)
-    what = f"broken by {what} and by no gradient attack"
-    return Check.of_count(name, count, target.n, what, explanation)
+    return _broken(target.after_gradients, right), f"broken by {what} and by no gradient attack"
+
+
+@counting("random noise")
+def noise(target: AuditTarget) -> tuple[int, str]:
+    """Random search is the weakest attack: what it finds, gradients should find."""
+    attack = RandomNoise(target.threat, target.queries)
+    return _beyond_gradients(target, f"{target.queries} random points", attack)
+
+
+@counting("gradient-free attacks")
+def gradient_free(target: AuditTarget) -> tuple[int, str]:
+    """They see outputs only, and cannot be misled by gradients; where they win, gradients hide what
+    is there (Uesato et al., 2018)."""
+    spsa = SPSA(target.threat, SPSA_STEPS, target.queries // (2 * SPSA_STEPS) + 1)
+    if target.loop.x.ndim != 4 and target.threat.norm != "linf":
+        return _beyond_gradients(target, "SPSA", spsa)
+    square = Budgeted("square", target.threat, target.loop.seed, budget=target.queries)
+    return _beyond_gradients(target, "SPSA or Square", spsa, square)
+
+
+@counting("decision-based attack")
+def decision_based(target: AuditTarget) -> tuple[int, str] | str:
+    """A search that sees the predicted class alone (ray search, Chen & Gu, 2020) is not misled by
+    saturated or rounded outputs either."""
+    if target.threat.norm != "linf":
+        return "ray search is made for ℓ∞"
+    return _beyond_gradients(target, "ray search", RaySearch(target.threat, target.queries))
+
+
+@counting("transfer from an undefended model")
+def transfer(target: AuditTarget) -> tuple[int, str] | str:
+    """Examples made for another model know nothing of this one; where they still do better than its
+    own gradients, those are masked (Papernot et al., 2017)."""
+    if target.surrogate is None:
+        return "no surrogate model was given"
+    attacks = (
+        Transfer(
+            LastingPGD(target.threat, target.steps, target.restarts, loss=loss),
+            target.surrogate, name=f"transfer {name}",
+        )
+        for name, loss in LOSSES.items()
+    )  # fmt: skip
+    return _beyond_gradients(target, "transfer", *attacks)
 
 
 CHECKS = (

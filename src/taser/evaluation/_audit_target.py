@@ -1,16 +1,15 @@
 """The model under audit, with the cached results of the gradient attacks on it."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from taser._progress import Progress
 from taser.attacks import (
     Attack,
     AttackLoss,
@@ -21,10 +20,7 @@ from taser.attacks import (
     cross_entropy,
     margin,
 )
-from taser.attacks._attack import UnitBox
-from taser.models import MLP, SmallCNN
 from taser.probes import Margin
-from taser.stein._model_state import restored_rng
 
 from ._attack_loop import AttackLoop
 from ._record import Finding
@@ -76,31 +72,34 @@ class AuditTarget:
             self.findings.setdefault(finding.name, finding)  # one for all batches
         return verdicts.correct
 
-    def pgd(self, loss: str, **options: Any) -> RestartedPGD:
-        """PGD with the audit's budget; other options are those of :class:`RestartedPGD`."""
-        settings = {"steps": self.steps, "restarts": self.restarts, "name": f"pgd {loss}"}
-        return RestartedPGD(**{"threat": self.threat, "loss": LOSSES[loss], **settings, **options})
-
-    def after_pgd(self, name: str, right: Tensor, **options: Any) -> Tensor:
-        """After PGD on each loss in turn."""
-        for loss in LOSSES:
-            right = self.after(self.pgd(loss, name=f"{name} {loss}", **options), right)
+    def after_pgd(
+        self, name: str, right: Tensor, losses: Iterable[str] = LOSSES, **options: Any
+    ) -> Tensor:
+        """After PGD on each loss in turn; options: those of :class:`RestartedPGD`."""
+        budget: dict[str, Any] = {
+            "threat": self.threat,
+            "steps": self.steps,
+            "restarts": self.restarts,
+        }
+        for loss in losses:
+            attack = RestartedPGD(name=f"{name} {loss}", loss=LOSSES[loss], **(budget | options))
+            right = self.after(attack, right)
         return right
 
     @cached_property
     def after_cross_entropy(self) -> Tensor:
         """After PGD on cross-entropy, the usual evaluation."""
-        return self.after(self.pgd("cross-entropy"), self.all_examples)
+        return self.after_pgd("pgd", self.all_examples, ["cross-entropy"])
 
     @cached_property
     def after_probe(self) -> Tensor:
         """And after PGD on the smooth margin, which TASER's penalty is about."""
-        return self.after(self.pgd("margin probe"), self.after_cross_entropy)
+        return self.after_pgd("pgd", self.after_cross_entropy, ["margin probe"])
 
     @cached_property
     def after_losses(self) -> Tensor:
         """And after PGD on the margin."""
-        return self.after(self.pgd("margin"), self.after_probe)
+        return self.after_pgd("pgd", self.after_probe, ["margin"])
 
     @cached_property
     def after_longer(self) -> Tensor:
@@ -128,7 +127,8 @@ class AuditTarget:
     def after_epsilon(self) -> dict[float, Tensor]:
         """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
         threat = self.threat
-        box = UnitBox.around(threat, self.loop.x).width
+        low, high = threat.box_around(self.loop.x)
+        box = high - low
         if threat.norm == "l2":
             box *= sqrt(self.loop.x[0].numel())
         found = {threat.epsilon: self.after_losses}
@@ -156,34 +156,3 @@ class Budgeted(AutoAttackPart):
         targeted.n_iter_min = max(int(0.06 * self.budget), 1)
         targeted.size_decr = max(int(0.03 * self.budget), 1)
         return package
-
-
-def undefended(
-    x: Tensor,
-    y: Tensor,
-    classes: int,
-    *,
-    epochs: int = 5,
-    width: int = 16,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> nn.Module:
-    """A small network trained on x, (N, *), and y, (N,), with cross-entropy and nothing else.
-
-    A convolutional one for images, a perceptron for vectors; in eval mode.
-    """
-    shape = tuple(x.shape[1:])
-    with restored_rng(x.device):
-        torch.manual_seed(seed)
-        images = x.ndim == 4
-        network = SmallCNN(shape, classes, width) if images else MLP(shape, classes, 8 * width)
-        network = network.to(x.device).train()
-        optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
-        for epoch in range(epochs):
-            if progress:
-                progress(epoch, epochs, "training a surrogate")
-            for rows in torch.randperm(len(x)).to(x.device).split(128):
-                optimiser.zero_grad()
-                F.cross_entropy(network(x[rows]), y[rows]).backward()
-                optimiser.step()
-    return network.eval()

@@ -1,23 +1,26 @@
-"""Robust accuracy of any classifier, example by example."""
+"""Robust accuracy of any classifier, example by example, and its accuracy against ε."""
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
-from taser._files import write_atomically
-from taser._progress import Progress
-from taser.attacks import Attack, Model, Threat
-from taser.attacks._named import named_attack
-from taser.data._splitting import subset
+from taser._files import Progress, write_atomically
+from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
+from taser.attacks._autoattack import named_attack
+from taser.data._dataset import subset
 
 from ._attack_loop import AttackLoop, BatchStore, passes_of
 from ._model_checks import attack_findings, check_data, check_model, oddities, square_findings
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
+
+FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the threat's ε
 
 
 def evaluate(
@@ -76,11 +79,11 @@ def evaluate(
     folder = None if out is None else Path(out)
     with FileLock(folder / ".lock") if folder else nullcontext():
         loop = AttackLoop.of(model, x, y, seed, batch_size, BatchStore(folder, settings))
-        clean, verdicts, attacked, more = _run(loop, plan, progress)
+        clean, verdicts, attacked = _run(loop, plan, findings, progress)
+        findings = list(dict.fromkeys(findings))
         evaluation = Evaluation(
-            threat, index, y.cpu(), clean, verdicts, tuple(dict.fromkeys([*findings, *more])),
-            provenance, attacked,
-        )  # fmt: skip
+            threat, index, y.cpu(), clean, verdicts, tuple(findings), provenance, attacked
+        )
         if folder:
             write_atomically(folder / "attacked.safetensors", save({"x": attacked.contiguous()}))
             write_atomically(folder / "evaluation.json", evaluation.to_json() + "\n")
@@ -102,24 +105,25 @@ def _plan(
                 f"an attack should be a name or a taser.attacks.Attack, called with (model, x, y) "
                 f"and with a name and a threat; got {attack!r}"
             )
+        if attack.threat != threat:
+            raise ValueError(f"{attack.name} attacks within {attack.threat}, not {threat}")
     names = [attack.name for attack in plan]
     if not plan or len(set(names)) < len(names):
         raise ValueError(f"attacks should have one name each, and there should be one; got {names}")
-    for attack in plan:
-        if attack.threat != threat:
-            raise ValueError(f"{attack.name} attacks within {attack.threat}, not {threat}")
     return plan
 
 
 def _run(
-    loop: AttackLoop, plan: Sequence[Attack], progress: Progress | None
-) -> tuple[Tensor, dict[str, Verdicts], Tensor, list[Finding]]:
-    """Clean verdicts, those of each attack, the input that broke each example first, findings."""
+    loop: AttackLoop, plan: Sequence[Attack], findings: list[Finding], progress: Progress | None
+) -> tuple[Tensor, dict[str, Verdicts], Tensor]:
+    """Clean verdicts, those of each attack, the input that broke each example first.
+
+    What attacks report is added to `findings`.
+    """
     with seeded(loop.x.device, loop.seed):
         clean = loop.correct(loop.x, loop.y).cpu()
     robust, attacked = clean.clone(), loop.x.cpu().clone()
     verdicts: dict[str, Verdicts] = {}
-    findings: list[Finding] = []
     passes = [int(clean.sum()) * passes_of(attack) for attack in plan]
 
     def progress_of(place: int) -> Progress:
@@ -135,4 +139,54 @@ def _run(
         attacked[newly_broken] = points[newly_broken]
         robust &= found.correct
         findings += [*more, *square_findings(found)]
-    return clean, verdicts, attacked, findings
+    return clean, verdicts, attacked
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy at each ε, the first of which is zero; n examples, `attack` by name."""
+
+    epsilons: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    attack: str
+    n: int
+
+
+def accuracy_curve(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat | None = None,
+    factors: Sequence[float] = FACTORS,
+    attack: Callable[[Threat], Attack] | None = None,
+    seed: int = 0,
+    batch_size: int = 100,
+    progress: Progress | None = None,
+) -> Curve:
+    """Accuracy under an attack at multiples of the threat's ε. x: (n, *); y: (n,).
+
+    attack: by default PGD on the margin, 20 steps from 2 starts: cheap, and close to AutoAttack
+    unless gradients are masked. A larger ball holds the smaller one, so a broken example stays
+    broken. In ℓ∞, an ε beyond the box is left out.
+    """
+    threat = threat or Threat()
+    make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))
+    boxed = threat.norm == "linf" and threat.low is not None and threat.high is not None
+    largest = threat.high - threat.low if boxed else math.inf  # type: ignore[operator]
+    epsilons = [e for factor in sorted(factors) if (e := threat.epsilon * factor) <= largest]
+    device = device_of(model, x)
+    x, y = x.to(device), y.to(device)
+    loop = AttackLoop.of(model, x, y, seed, batch_size)
+    correct = loop.correct(x, y).cpu()
+    accuracies = [int(correct.sum()) / len(x)]
+    for step, epsilon in enumerate(epsilons, 1):
+        wider = replace(threat, epsilon=epsilon)
+        verdicts, _, findings = loop.run(make(wider), correct, key=f"curve {step}")
+        for finding in dict.fromkeys(findings):
+            warnings.warn(str(finding), AttackWarning, stacklevel=2)
+        correct = verdicts.correct
+        accuracies.append(verdicts.accuracy)
+        if progress:
+            progress(step, len(epsilons), f"{wider}, {100 * accuracies[-1]:.1f} %")
+    return Curve((0.0, *epsilons), tuple(accuracies), make(threat).name, len(x))

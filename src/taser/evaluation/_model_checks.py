@@ -5,23 +5,23 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser.attacks import Attack, AutoAttackPart, Model, Threat, input_gradient, margin
-from taser.attacks._attack import Cascade, stages_of
 from taser.attacks._autoattack import check_with_package
-from taser.data._splitting import subset
+from taser.attacks._simple import Cascade, stages_of
+from taser.data._dataset import subset
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import check_module, eval_mode, restored_rng
 
-from ._attack_loop import warnings_to_findings
-from ._prepared_model import TRIED, Differentiable
+from ._attack_loop import TRIED, Differentiable, warnings_to_findings
 from ._record import Finding, Verdicts
 
 TOLERANCE = 1e-6  # of the box: what rounding does to pixels that were scaled in float32
 COMPARED = 200  # examples whose distances are measured
 CHANGE = 1e-4  # of the logits' length: more than rounding between two calls
+SQUARE_ALONE = 0.002  # of all examples: AutoAttack's own limit
 
 
 def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
@@ -40,30 +40,20 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     low, high = (float(end) for end in torch.aminmax(x))  # NaN, if there is one
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError("x should be finite; it has entries that are NaN or infinite")
-    _check_box(low, high, threat)
-    return _check_epsilon(x, y, threat)
-
-
-def _check_box(low: float, high: float, threat: Threat) -> None:
-    below = threat.low is not None and low < threat.low - TOLERANCE
-    above = threat.high is not None and high > threat.high + TOLERANCE
-    if below or above:
+    bottom = -math.inf if threat.low is None else threat.low
+    top = math.inf if threat.high is None else threat.high
+    if low < bottom - TOLERANCE or high > top + TOLERANCE:
         raise ValueError(
-            f"x should lie in [{threat.low:g}, {threat.high:g}]; got values from {low:g} to "
-            f"{high:g}. Divide bytes by 255, let the model normalise inside itself, or for tables "
-            "take Threat(…, low=None, high=None)"
+            f"x should lie in [{bottom:g}, {top:g}]; got values from {low:g} to {high:g}. Divide "
+            "bytes by 255, let the model normalise inside itself, or for tables take "
+            "Threat(…, low=None, high=None)"
         )
-
-
-def _check_epsilon(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
-    """Compare ε with the box, and with the distance between classes."""
-    if threat.low is not None and threat.high is not None:
-        side = math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0
-        if threat.epsilon > side * (threat.high - threat.low):
-            raise ValueError(
-                f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you "
-                f"mean {threat.epsilon:g}/255?"
-            )
+    side = math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0
+    if threat.epsilon > side * (top - bottom):
+        raise ValueError(
+            f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you mean "
+            f"{threat.epsilon:g}/255?"
+        )
     rows = subset(len(x), COMPARED)  # the first might be all of one class
     close = float((_half_distance(x[rows], y[rows], threat) <= threat.epsilon).float().mean())
     if close <= 0.5:
@@ -87,29 +77,35 @@ def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]
 
     Raise for what cannot be evaluated. x: (n, *); y: (n,), of which every label is checked.
     """
-    modules = list(check_module(model).modules())
-    findings = [*_check_modes(modules), *_check_batch_norms(modules)]
-    x = x[:TRIED]
-    with eval_mode(model, freeze=True), restored_rng(x.device), torch.no_grad():
-        logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
-    _check_logits(logits, x)
-    _check_labels(y, logits.shape[1])
-    findings += _check_gradient(model, x)
-    return logits.shape[1], [*findings, *_check_outputs(logits, again, alone)]
-
-
-def _check_modes(modules: list[nn.Module]) -> Iterator[Finding]:
-    if any(module.training for module in modules):
-        yield Finding("train mode", "the model was in train mode; evaluated in evaluation mode")
-
-
-def _check_batch_norms(modules: list[nn.Module]) -> Iterator[Finding]:
-    norms = [module for module in modules if isinstance(module, _BatchNorm)]
+    norms = [part for part in check_module(model).modules() if isinstance(part, _BatchNorm)]
     if any(norm.running_mean is None or norm.running_var is None for norm in norms):
         raise ValueError(
             "a BatchNorm has no running statistics, so that one example's output depends on the "
             "others in its batch: train with track_running_stats=True"
         )
+    x = x[:TRIED]
+    with eval_mode(model, freeze=True), restored_rng(x.device), torch.no_grad():
+        logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"the model should give logits ({len(x)}, classes); got {got}")
+    if (classes := logits.shape[1]) < 2:
+        raise ValueError("the model gives one number an example; logits of two classes are needed")
+    if broken := int((~logits.isfinite()).any(1).sum()):
+        raise ValueError(f"the model gives NaN or infinity for {broken} of {len(x)} clean inputs")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        wanted = f"in 0…{classes - 1}, the model's classes"
+        raise ValueError(f"y should be {wanted}; got {low} to {high}")
+    return classes, list(_oddities_of(model, norms, x, logits, again, alone))
+
+
+def _oddities_of(
+    model: Model, norms: list[_BatchNorm], x: Tensor, logits: Tensor, again: Tensor, alone: Tensor
+) -> Iterator[Finding]:
+    """again: the logits of a second call; alone: (1, C), those of the first example by itself."""
+    if any(module.training for module in check_module(model).modules()):
+        yield Finding("train mode", "the model was in train mode; evaluated in evaluation mode")
     fresh = [n for n in norms if not n.running_mean.any() and bool((n.running_var == 1).all())]  # type: ignore[union-attr]
     if fresh:
         yield Finding(
@@ -117,32 +113,8 @@ def _check_batch_norms(modules: list[nn.Module]) -> Iterator[Finding]:
             f"{len(fresh)} of {len(norms)} BatchNorms still have the statistics they were made "
             "with: were the buffers loaded?",
         )
-
-
-def _check_logits(logits: Tensor, x: Tensor) -> None:
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"the model should give logits ({len(x)}, classes); got {got}")
-    if logits.shape[1] < 2:
-        raise ValueError("the model gives one number an example; logits of two classes are needed")
-    broken = int((~logits.isfinite()).any(1).sum())
-    if broken:
-        raise ValueError(f"the model gives NaN or infinity for {broken} of {len(x)} clean inputs")
-
-
-def _check_labels(y: Tensor, classes: int) -> None:
-    """Raise for labels that the model has no logit for. y: (N,)."""
-    if int(y.min()) < 0 or int(y.max()) >= classes:
-        raise ValueError(
-            f"y should be in 0…{classes - 1}, the model's classes; got {int(y.min())} to "
-            f"{int(y.max())}"
-        )
-
-
-def _check_gradient(model: Model, x: Tensor) -> Iterator[Finding]:
     with eval_mode(model, freeze=True), restored_rng(x.device):
-        labels = x.new_zeros(len(x), dtype=torch.int64)
-        slope = input_gradient(Differentiable(model), x, labels, margin)
+        slope = input_gradient(Differentiable(model), x, logits.new_zeros(len(x)).long(), margin)
     if not slope.any():
         yield Finding(
             "no gradient",
@@ -150,15 +122,6 @@ def _check_gradient(model: Model, x: Tensor) -> Iterator[Finding]:
             "rounded inputs?): attacks that follow it do not move, so only Square and SPSA "
             "are informative; audit the model",
         )
-
-
-def oddities(findings: Iterable[Finding]) -> list[str]:
-    """The names of those findings that make the model another function to attack."""
-    names = ("no gradient", "probabilities", "stochastic")
-    return sorted(finding.name for finding in findings if finding.name in names)
-
-
-def _check_outputs(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Finding]:
     length = logits.norm(dim=1).clamp_min(1e-12)
     if bool(((logits - again).norm(dim=1) > CHANGE * length).any()):
         yield Finding(
@@ -178,7 +141,10 @@ def _check_outputs(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Fin
         )
 
 
-SQUARE_ALONE = 0.002  # of all examples: AutoAttack's own limit
+def oddities(findings: Iterable[Finding]) -> list[str]:
+    """The names of those findings that make the model another function to attack."""
+    names = ("no gradient", "probabilities", "stochastic")
+    return sorted(finding.name for finding in findings if finding.name in names)
 
 
 def attack_findings(model: Model, x: Tensor, y: Tensor, plan: Sequence[Attack]) -> list[Finding]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser.attacks import PGD, Threat, lengths
 from taser.probes import Margin, Probed
 from taser.scores import Score
@@ -20,8 +20,8 @@ from taser.stein import stein_residual
 from taser.stein._checks import Operator
 from taser.stein._model_state import eval_mode
 
+from ._corruptions import mixed_corruptions
 from ._record import device_of
-from ._shift import mixed_corruptions
 from ._statistics import Interval, auroc
 
 RESIDUALS: dict[str, Operator] = {

@@ -1,9 +1,8 @@
 """The record of an evaluation: verdicts on each example, findings, provenance."""
 
-import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from importlib.metadata import version
@@ -128,17 +127,12 @@ class Provenance:
         return cls(
             seed=seed,
             batch_size=batch,
-            weights=hash_of_model(model),
+            weights=weights_hash(check_module(model)),
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
             versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
             answers=_hash_of_predictions(model, x, seed, batch),
         )
-
-
-def hash_of_model(model: Model) -> str:
-    """sha256 of the names and tensors of a model."""
-    return weights_hash(check_module(model))
 
 
 def _hash_of_predictions(model: Model, x: Tensor, seed: int, batch: int) -> str:
@@ -176,13 +170,6 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
     with restored_rng(device):
         torch.manual_seed(seed)
         yield
-
-
-def generator_for(device: torch.device, *parts: object) -> torch.Generator:
-    """A generator seeded by what it is for, independent of what was drawn before."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    seed = int.from_bytes(digest[:8], "big") >> 1  # manual_seed takes 63 bits
-    return torch.Generator(device).manual_seed(seed)
 
 
 FORMAT = 2  # format 1 had "standing" where there is "correct", and the mean of two attacks
@@ -231,7 +218,11 @@ class Evaluation:
     @property
     def robust(self) -> Tensor:
         """(n,) bool: right on the clean input and under every attack, the worst case."""
-        return torch.stack([self.clean, *(v.correct for v in self.attacks.values())]).all(0)
+        return self.robust_under(self.attacks)
+
+    def robust_under(self, attacks: Iterable[str]) -> Tensor:
+        """(n,) bool: right on the clean input and under all of these attacks."""
+        return torch.stack([self.clean, *(self.attacks[a].correct for a in attacks)]).all(0)
 
     @property
     def robust_accuracy(self) -> float:

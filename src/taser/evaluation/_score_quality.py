@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taser._progress import Progress
+from taser._files import Progress
 from taser.data import Augmentation
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 from taser.scores import Denoiser, DenoisingScore, Gaussian, Score
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 

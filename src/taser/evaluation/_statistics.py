@@ -1,11 +1,14 @@
-"""Confidence intervals and tests: accuracies, paired differences, McNemar, AUROC."""
+"""Confidence intervals and tests (accuracies, paired differences, AUROC); models side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ._record import Evaluation
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -225,3 +228,97 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
     rng = np.random.default_rng(seed)
     areas = area(*(_resampled_counts(counts, resamples, rng) for counts in (n, m)))
     return Interval(float(area(n[None], m[None])[0]), *_percentiles(areas, LEVEL))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model's accuracy in one column; best: significantly above every other model."""
+
+    accuracy: Interval
+    best: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of models: rows[model][column]; n examples, the same for all."""
+
+    rows: dict[str, dict[str, Cell]]
+    n: int
+
+    @property
+    def columns(self) -> list[str]:
+        """The headings: clean, each attack, the worst case."""
+        return list(next(iter(self.rows.values())))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one model is than another: paired bootstrap and McNemar's exact test."""
+
+    interval: Interval
+    p_value: float
+
+
+def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
+    """Clean accuracy, each attack that all have in common, and the worst case.
+
+    The worst case is comparable only over the same attacks, so it is taken over those in common. A
+    cell is best if the paired 95 % interval of its difference from every other model is positive;
+    with m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
+    """
+    shared = _shared_attacks(evaluations)
+    columns = {name: _columns(evaluation, shared) for name, evaluation in evaluations.items()}
+    level = 1 - (1 - LEVEL) / max(len(columns) - 1, 1)
+    rows: dict[str, dict[str, Cell]] = {name: {} for name in columns}
+    for name, own in columns.items():
+        for column, correct in own.items():
+            gains = (
+                difference_interval(correct, columns[rival][column], level=level).low
+                for rival in columns
+                if rival != name
+            )
+            best = len(columns) > 1 and all(gain > 0 for gain in gains)
+            rows[name][column] = Cell(accuracy_interval(correct), best)
+    return Comparison(rows, next(iter(evaluations.values())).n)
+
+
+def differences(evaluations: Mapping[str, Evaluation]) -> dict[tuple[str, str], Difference]:
+    """For each pair of models, first minus second: the worst case over the shared attacks."""
+    shared = _shared_attacks(evaluations)
+    robust = {name: e.robust_under(shared) for name, e in evaluations.items()}
+    return {
+        (a, b): Difference(difference_interval(one, two), mcnemar(one, two))
+        for (a, one), (b, two) in combinations(robust.items(), 2)
+    }
+
+
+def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """The attacks that all were tried with, in the same settings, on the same examples."""
+    if not evaluations:
+        raise ValueError("there is nothing to compare")
+    first = next(iter(evaluations.values()))
+    for name, other in evaluations.items():
+        same_data = other.provenance.data == first.provenance.data
+        if not same_data or other.threat != first.threat:
+            what = "on other examples" if not same_data else "within another threat"
+            raise ValueError(f"{name} was evaluated {what}: they cannot be compared")
+
+    def is_shared(attack: str) -> bool:
+        settings = {e.provenance.attacks.get(attack) for e in evaluations.values()}
+        return len(settings) == 1 and all(attack in e.attacks for e in evaluations.values())
+
+    shared = list(filter(is_shared, first.attacks))
+    if not shared:
+        tried = "; ".join(f"{name}: {', '.join(e.attacks)}" for name, e in evaluations.items())
+        raise ValueError(
+            f"they have no attack with the same settings in common ({tried}): robustness cannot be "
+            "compared"
+        )
+    return shared
+
+
+def _columns(evaluation: Evaluation, attacks: list[str]) -> dict[str, Tensor]:
+    """Verdicts by column, (n,) each."""
+    columns = {"clean": evaluation.clean}
+    columns |= {name: evaluation.attacks[name].correct for name in attacks}
+    return columns | ({"worst case": evaluation.robust_under(attacks)} if len(attacks) > 1 else {})

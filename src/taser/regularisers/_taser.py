@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from taser._tensors import rows_like
 from taser.attacks import Threat
-from taser.attacks._threat import Norm
+from taser.attacks._attack import Norm
 from taser.probes import Probe, Probed
 from taser.stein import Regulariser, SharedPass, SteinPenalty
 from taser.stein._batchnorm import Statistics

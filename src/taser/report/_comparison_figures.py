@@ -12,7 +12,7 @@ from taser.compare import Results, Row, RunResult
 from taser.scores import pretrained
 from taser.scores._named import SHIPPED
 from taser.training._build import build_data
-from taser.training._result import read_data_config
+from taser.training._run_folder import read_data_config
 
 from ._comparison_tables import MARK, compared_by, label_of, title_of, variant_of, weight_of
 from ._evaluation_report import centred

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from taser._files import write_atomically
 from taser.evaluation import Evaluation, Interval, accuracy_interval, compare
-from taser.evaluation._curve import Curve
-from taser.evaluation._paired import differences
+from taser.evaluation._evaluate import Curve
+from taser.evaluation._statistics import differences
 
 from ._page import Block, Page, Picture, Table, png
 

@@ -6,9 +6,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from taser.evaluation import Interval
-from taser.evaluation._corruptions import CORRUPTIONS, SEVERITIES
+from taser.evaluation._corruptions import CORRUPTIONS, SEVERITIES, Shift
 from taser.evaluation._out_of_distribution import OutOfDistribution
-from taser.evaluation._shift import Shift
 
 from ._page import Page, Picture, Table, png
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from taser._files import sha256_of_arrays, write_atomically
-from taser._progress import Progress
+from taser._files import Progress, sha256_of_arrays, write_atomically
 from taser._tensors import has_bfloat16, rows_like
 from taser.models._ema import EMA
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from taser._files import write_atomically
-from taser._progress import Progress
+from taser._files import Progress, write_atomically
 
 from ._score import NoisedScore
 

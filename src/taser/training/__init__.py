@@ -13,8 +13,8 @@ from ._config import (
     ValidationConfig,
 )
 from ._recipes import override, read_recipe, to_yaml
-from ._result import Result, load_trained
 from ._run import train
+from ._run_folder import Result, load_trained
 from ._step import Learner, NonFiniteLoss
 
 __all__ = [

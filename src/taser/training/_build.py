@@ -16,7 +16,7 @@ from taser._distributed import world_size
 from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
-from taser.data._splitting import hold_out
+from taser.data._load import hold_out
 from taser.models import load_model
 from taser.models._ema import EMA
 from taser.models._folding import supports_channels_last
@@ -27,8 +27,14 @@ from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
 from taser.scores._named import SHIPPED
 from taser.scores._score_cache import StaleCache, model_hash, read_cache
 
-from ._config import Config, DataConfig, ModelConfig, ObjectiveConfig, RegulariserConfig
-from ._optimiser import build_optimiser
+from ._config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimiserConfig,
+    RegulariserConfig,
+)
 from ._step import AttackView, Learner, Precision
 
 FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
@@ -72,28 +78,8 @@ def build_augmentation(config: DataConfig, dataset: Dataset) -> CropAndFlip | No
     return CropAndFlip(config.padding, flip=kind == "crop_and_flip")
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What a network is built from, in words: kept beside its weights.
-
-    >>> Architecture("mlp", classes=3, shape=(4,), options={"width": 8}).build().head
-    Linear(in_features=8, out_features=3, bias=True)
-    """
-
-    name: str
-    classes: int
-    shape: tuple[int, ...]
-    options: dict[str, Any]
-
-    def build(self, weights: Path | None = None) -> nn.Module:
-        """The network, in evaluation mode, with these weights or random ones."""
-        return load_model(
-            self.name, weights, classes=self.classes, shape=tuple(self.shape), **self.options
-        )
-
-
-def architecture(config: ModelConfig, dataset: Dataset) -> Architecture:
-    """The network that a configuration names; a built-in one normalises by the training part."""
+def architecture(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
+    """What the network is built from, for model.json; a built-in one normalises its inputs."""
     images = dataset.train.is_images
     name = ("cnn" if images else "mlp") if config.name == "auto" else config.name
     options = dict(config.options)
@@ -111,7 +97,27 @@ def architecture(config: ModelConfig, dataset: Dataset) -> Architecture:
             "function its arguments by model.options"
         )
     classes = len(dataset.classes) if dataset.classes else 1
-    return Architecture(name, classes, dataset.input_shape, options)
+    return {"name": name, "classes": classes, "shape": dataset.input_shape, "options": options}
+
+
+def build_model(architecture: dict[str, Any], weights: Path | None = None) -> nn.Module:
+    """The network of a model.json, in eval mode, with these weights or random ones."""
+    name, classes = architecture["name"], architecture["classes"]
+    shape, options = tuple(architecture["shape"]), architecture["options"]
+    return load_model(name, weights, classes=classes, shape=shape, **options)
+
+
+def build_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Optimizer:
+    """Adam, AdamW or SGD with Nesterov's momentum, over the parameters that want gradients."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model has no parameters to train")
+    options: dict[str, Any] = {"lr": config.rate, "weight_decay": config.weight_decay}
+    if config.name == "sgd":
+        momentum = config.momentum
+        return torch.optim.SGD(parameters, momentum=momentum, nesterov=momentum > 0, **options)
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return kind(parameters, betas=config.betas, **options)
 
 
 def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
@@ -220,12 +226,13 @@ def cached_scores(
 class Setup:
     """What a run is made of.
 
+    architecture: see :func:`architecture`; average: of the weights; attack: the validation's;
     generator: of the regulariser's draws, seeded anew in each step; layout: of batches of images.
     """
 
     config: Config
     dataset: Dataset
-    architecture: Architecture
+    architecture: dict[str, Any]
     batches: Batches
     learner: Learner
     average: EMA | None
@@ -251,83 +258,65 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
 
     dataset: instead of the one that the configuration names.
     """
-    if config.loop.threads:
-        torch.set_num_threads(config.loop.threads)
+    loop, base = config.loop, config.objective
+    if loop.threads:
+        torch.set_num_threads(loop.threads)
     # Buffers are not broadcast between the forwards of one step, which would change them in place.
     several = DistributedDataParallelKwargs(broadcast_buffers=False)
-    # Precision is ours to choose, see precision.py, whatever `accelerate launch` was told.
-    # Without an accelerator, several processes are only told apart if they ask for the CPU.
-    cpu = config.loop.device == "cpu" or not torch.accelerator.is_available()
+    # Precision is the learner's, whatever `accelerate launch` says. Without an accelerator, several
+    # processes are only told apart on the CPU.
+    cpu = loop.device == "cpu" or not torch.accelerator.is_available()
     accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[several])
-    device, rank = accelerator.device, accelerator.process_index
+    device = accelerator.device
+
     dataset = dataset or build_data(config.data)
     network = architecture(config.model, dataset)
-    torch.manual_seed(combine_seeds(config.loop.seed, WEIGHTS))
-    model = network.build(weights=_weights(config)).train().to(device)
+    torch.manual_seed(combine_seeds(loop.seed, WEIGHTS))
+    weights = Path(config.model.weights).expanduser() if config.model.weights else None
+    model = build_model(network, weights).train().to(device)
     if config.model.freeze_norm:
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
-    last = config.loop.channels_last and dataset.train.is_images
+    last = loop.channels_last and dataset.train.is_images
     last = last and supports_channels_last(model, device.type)
     layout = torch.channels_last if last else torch.contiguous_format
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
-    generator = torch.Generator(device)
-    learner = _learner(config, dataset, model, generator, device)
-    batches = _batches(config, dataset, learner, device)
-    average = EMA(model, config.loop.ema) if config.loop.ema else None
-    learner.model = accelerator.prepare_model(model)
-    check = config.validation
-    threat = build_threat(config.objective, dataset)
-    attack = attacks.PGD(threat, check.steps)
-    return Setup(
-        config, dataset, network, batches, learner, average, attack, generator, device, rank, layout
-    )
 
-
-def _batches(config: Config, dataset: Dataset, learner: Learner, device: torch.device) -> Batches:
-    size = min(config.loop.batch, len(dataset.train))
-    if size % world_size():
-        raise ValueError(
-            f"loop.batch={size} is shared by {world_size()} processes: give a multiple of that"
-        )
-    config.check_pieces(size // world_size())
-    return Batches(
-        dataset.train.to(device), size, seed=config.loop.seed,
-        scores=cached_scores(config, dataset, learner.regulariser),
-        augment=build_augmentation(config.data, dataset),
-        smallest=2 * world_size() * config.loop.accumulate,  # two rows for each process and piece
-    )  # fmt: skip
-
-
-def _weights(config: Config) -> Path | None:
-    return Path(config.model.weights).expanduser() if config.model.weights else None
-
-
-def _learner(
-    config: Config,
-    dataset: Dataset,
-    model: nn.Module,
-    generator: torch.Generator,
-    device: torch.device,
-) -> Learner:
-    objective = build_objective(config.objective, dataset)
-    threat = build_threat(config.objective, dataset)
+    threat, generator = build_threat(base, dataset), torch.Generator(device)
+    objective = build_objective(base, dataset)
     regulariser = build_regulariser(config.regulariser, dataset, threat, generator)
     if regulariser is not None:
         regulariser.to(device)
         # A difference of two rounded outputs is mostly rounding; attacks and loss are in bfloat16
         # on a GPU, so that only the penalty gets slower.
         torch.backends.cudnn.allow_tf32 = False
-    teacher = None
-    if config.teacher.weight:
-        if dataset.task == "regression":
-            raise ValueError("teacher.weight is for classifiers: it compares class probabilities")
-        teacher = copy.deepcopy(model).eval().requires_grad_(False)
-    return Learner(
+    if config.teacher.weight and dataset.task == "regression":
+        raise ValueError("teacher.weight is for classifiers: it compares class probabilities")
+    teacher = copy.deepcopy(model).eval().requires_grad_(False) if config.teacher.weight else None
+    learner = Learner(
         model, objective, build_optimiser(model, config.optimiser),
-        Precision(config.loop.precision, device), regulariser, teacher,
-        config.teacher.weight, config.objective.awp_gamma, config.objective.awp_with_penalty,
-        config.optimiser.clip,
-        config.loop.accumulate, attacked=AttackView(config.loop.fold, config.loop.compile),
+        Precision(loop.precision, device), AttackView(loop.fold, loop.compile), regulariser,
+        teacher, config.teacher.weight, base.awp_gamma, base.awp_with_penalty,
+        config.optimiser.clip, loop.accumulate,
+    )  # fmt: skip
+
+    size = min(loop.batch, len(dataset.train))
+    if size % world_size():
+        raise ValueError(
+            f"loop.batch={size} is shared by {world_size()} processes: give a multiple of that"
+        )
+    config.check_pieces(size // world_size())
+    batches = Batches(
+        dataset.train.to(device), size, seed=loop.seed,
+        scores=cached_scores(config, dataset, regulariser),
+        augment=build_augmentation(config.data, dataset),
+        smallest=2 * world_size() * loop.accumulate,  # two rows for each process and piece
+    )  # fmt: skip
+    average = EMA(model, loop.ema) if loop.ema else None
+    learner.model = accelerator.prepare_model(model)
+    return Setup(
+        config, dataset, network, batches, learner, average,
+        attacks.PGD(threat, config.validation.steps), generator, device,
+        accelerator.process_index, layout,
     )  # fmt: skip

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from taser._files import write_atomically
 
 from ._build import Setup
-from ._optimiser import optimiser_tensors, restore_optimiser
 from ._validation import Scores
 
 logger = logging.getLogger(__name__)
@@ -104,6 +103,25 @@ def _modules(setup: Setup) -> dict[str, nn.Module]:
     if learner.teacher is not None:
         modules["teacher"] = learner.teacher
     return modules
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of each parameter, by "number.name"; the settings are the configuration's."""
+    return {
+        f"{number}.{name}": torch.as_tensor(value)
+        for number, state in optimiser.state_dict()["state"].items()
+        for name, value in state.items()
+        if value is not None
+    }
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Undo :func:`optimiser_tensors`."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
 
 
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:

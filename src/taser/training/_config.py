@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Any, Literal
 
+from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from taser._settings import SETTINGS, Count, NotNegative, Number, Positive, Share, Whole
@@ -81,35 +82,32 @@ class ObjectiveConfig:
             )
 
 
+REPLACED = {  # keys of before taser.Taser, and the values that are gone; None: all of them
+    "at": (None, "form"),
+    "unit": (("raw", "noise", "ball", "paper"), "form"),
+    "name": (("gradient",), "name=gradient-norm"),
+}
+
+
 @dataclass(frozen=True, config=SETTINGS)
 class RegulariserConfig:
     """What is added to the loss: TASER, a gradient penalty, or nothing.
 
-    form
-        Of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
-    weight, unit
-        λ, in the form's unit. With unit "ratio", λ is such that the gradient of λR is `weight`
-        times that of the base loss, measured while λ ramps up.
-    ramp
-        The share of training over which λ grows from zero.
-    norm, of
-        Of :class:`taser.regularisers.GradientNorm`.
-    every, fraction
-        Compute the penalty in each k-th step only, and on a random part of the batch: a quarter
-        costs a quarter, keeps the expected gradient and makes it noisier.
-    score
-        "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
-        :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or
-        a function, "file.py:function". Its noise level is `sigma` in the data's units, or
-        `timestep` of the DDPM schedule.
-    precision
-        Of the score's network: "auto" is bfloat16 where the hardware has it, for half the time;
-        None leaves it as the score is.
-    cache
-        A folder that `taser score cache` wrote with this score for these data, for form "paper"
-        without augmentation: the scores are read instead of computed.
-    operator, center
-        For studies: another operator or centre than the form's.
+    form: of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
+    weight: λ, in the form's unit; with unit "ratio", λ is such that the gradient of λR is `weight`
+    times that of the base loss, measured while λ ramps up. ramp: the share of training over which λ
+    grows from zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute
+    the penalty in each k-th step only, and on a random part of the batch: a quarter costs a
+    quarter, keeps the expected gradient and makes it noisier.
+
+    score: "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
+    :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or a
+    function, "file.py:function". Its noise level is `sigma` in the data's units, or `timestep` of
+    the DDPM schedule. precision: of the score's network: "auto" is bfloat16 where the hardware has
+    it, for half the time. cache: a folder that `taser score cache` wrote with this score for these
+    data, for form "paper" without augmentation: the scores are read instead of computed.
+
+    operator, center: for studies: another operator or centre than the form's.
     """
 
     name: Literal["none", "taser", "gradient-norm", "jacobian"] = "none"
@@ -134,11 +132,20 @@ class RegulariserConfig:
     precision: Literal["float32", "bfloat16", "auto"] | None = None
     cache: str | None = None
 
-    @property
-    def centred_by_batch(self) -> bool:
-        """Whether residuals are centred by the mean of their own batch."""
-        by_form = "none" if self.form == "steepest" else "batch"
-        return self.name == "taser" and (self.center or by_form) == "batch"
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_replaced_keys(cls, given: Any) -> Any:
+        keys = given if isinstance(given, dict) else getattr(given, "kwargs", None) or {}
+        gone = [
+            f"regulariser.{key}={keys[key]} was replaced by regulariser.{by}"
+            for key, (values, by) in REPLACED.items()
+            if key in keys and (values is None or keys[key] in values)
+        ]
+        if gone:
+            raise ValueError(
+                f"{', '.join(gone)} (a form fixes points, operator, centre and unit together)"
+            )
+        return given
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -244,9 +251,11 @@ class Config:
 
     def check_pieces(self, batch: int) -> None:
         """Raise if some piece of a batch is one example, whose penalty has no variance."""
-        parts = self.loop.accumulate
-        if self.regulariser.centred_by_batch and parts > 1 and batch < 2 * parts:
+        parts, penalty = self.loop.accumulate, self.regulariser
+        center = penalty.center or ("none" if penalty.form == "steepest" else "batch")
+        single = parts > 1 and batch < 2 * parts
+        if single and penalty.name == "taser" and center == "batch":
             raise ValueError(
-                f"loop.accumulate={self.loop.accumulate} leaves single examples of a batch of "
-                f"{batch}, and the variance that TASER penalises needs two"
+                f"loop.accumulate={parts} leaves single examples of a batch of {batch}, and the "
+                "variance that TASER penalises needs two"
             )

@@ -45,14 +45,14 @@ def estimate(setup: Setup) -> Estimate:
     learner, whole = setup.learner, setup.batches.batch_size
     for group in learner.optimiser.param_groups:
         group["lr"] = 0.0  # the same batch again and again would end in infinities
-    batch = next(iter(setup.batches))
+    batch, every = next(iter(setup.batches)), getattr(learner.regulariser, "every", 1)
     setup.batches.position = 0
     size, seconds, kept = 0, 0.0, 0
     while size < whole and (not size or seconds < ENOUGH):
         size = min(2 * size or SMALLEST, whole)
         _timed_step(setup, batch, size, 0)  # which also compiles and allocates
         # A lazy penalty comes in one step of several: the mean of a whole round, its most bytes.
-        steps = [_timed_step(setup, batch, size, number) for number in range(learner.every)]
+        steps = [_timed_step(setup, batch, size, number) for number in range(every)]
         seconds = sum(seconds for seconds, _ in steps) / len(steps)
         kept = max(kept for _, kept in steps)
     more = kept * (whole / size - 1) / learner.parts  # than the steps that were timed have held

@@ -1,6 +1,7 @@
 """The training loop: from a configuration to a folder with log, checkpoints and weights."""
 
 import json
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -11,11 +12,10 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from taser._distributed import average_buffers, world_size
-from taser._files import write_atomically
-from taser._progress import Progress
+from taser._files import Progress, write_atomically
 from taser._random import combine_seeds, seeded_step
 from taser.data import Batch, Preprocessing
-from taser.data._splitting import subset
+from taser.data._dataset import subset
 
 from ._build import Setup, set_up
 from ._checkpoint import (
@@ -26,11 +26,9 @@ from ._checkpoint import (
     to_checkpoint,
     weights_as_bytes,
 )
-from ._config import Config
-from ._log import Log
-from ._optimiser import learning_rate, ramp
+from ._config import Config, ScheduleConfig
 from ._recipes import to_yaml
-from ._result import Result, check_same_run
+from ._run_folder import Log, Result, check_same_run
 from ._step import NonFiniteLoss, gradient_ratio
 from ._validation import Scores, validate
 
@@ -65,7 +63,7 @@ class _Run:
         checkpoint = latest_checkpoint(out / "checkpoints")
         self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
         self._write("config.yaml", to_yaml(self.config))
-        self._write("model.json", json.dumps(asdict(setup.architecture), indent=1))
+        self._write("model.json", json.dumps(setup.architecture, indent=1))
         self._write("data.json", Preprocessing.of(setup.dataset).to_json())
         self.log = Log(out, self.state.step, enabled=self.main)
         self.means: dict[str, float] = {}  # of the log's last line
@@ -74,14 +72,20 @@ class _Run:
 
     def finish(self) -> Result:
         """Train until the last epoch, or until patience runs out, and write what came of it."""
+        state, validation, epochs = self.state, self.config.validation, self.config.loop.epochs
+        patience = math.inf if validation.patience is None else validation.patience
         try:
-            while self.batches.epoch < self.config.loop.epochs and not self._out_of_patience():
+            while self.batches.epoch < epochs and state.stale < patience:
                 for batch in self.batches:
                     self._step(batch)
-                self._end_epoch()
+                average_buffers(self.learner.module)  # each process saw its own part of the data
+                if self.setup.average is not None:
+                    average_buffers(self.setup.average.model)
+                if self.batches.epoch % validation.every == 0 or self.batches.epoch == epochs:
+                    self._validate()
+                self._save()
         finally:
             self.log.close()
-        state = self.state
         assert state.best is not None
         self._write_weights("last")
         result = Result(
@@ -92,6 +96,7 @@ class _Run:
         return result
 
     def _step(self, batch: Batch) -> None:
+        """Seeds, rate and λ of this step; the update; the log; a checkpoint now and then."""
         setup, config, step = self.setup, self.config, self.state.step
         x, y, s = self._own_part(batch)
         generator = seeded_step(config.loop.seed, step, setup.rank, setup.device)
@@ -144,7 +149,7 @@ class _Run:
             state.sums[name] = state.sums.get(name, 0.0) + value
         state.summed += 1
         if state.step % max(1, len(self.batches) // LINES_PER_EPOCH) == 0:
-            self.means = {name: float(sum_) / state.summed for name, sum_ in state.sums.items()}
+            self.means = {name: float(total) / state.summed for name, total in state.sums.items()}
             more = {"weight": weight} if self.learner.regulariser is not None else {}
             self.log.write(state.step, "train", {**self.means, **more, "rate": rate})
             state.sums, state.summed = {}, 0
@@ -157,25 +162,14 @@ class _Run:
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
         if self.scores is not None:
             clean, robust = self.scores.clean, self.scores.robust
-            if self.setup.dataset.task == "regression":
-                words.append(f"error {-clean:.3g}, attacked {-robust:.3g}")
-            else:
-                words.append(f"clean {clean:.1%} robust {robust:.1%}")
+            regression = self.setup.dataset.task == "regression"
+            errors = f"error {-clean:.3g}, attacked {-robust:.3g}"
+            words.append(errors if regression else f"clean {clean:.1%} robust {robust:.1%}")
         return " · ".join(words)
-
-    def _end_epoch(self) -> None:
-        average_buffers(self.learner.module)  # each process saw its own part of the data
-        if self.setup.average is not None:
-            average_buffers(self.setup.average.model)
-        epoch = self.batches.epoch
-        if epoch % self.config.validation.every == 0 or epoch == self.config.loop.epochs:
-            began = time.monotonic()
-            self._validate()
-            self.started += time.monotonic() - began  # which is not training
-        self._save()
 
     def _validate(self) -> None:
         """Validate; keep the weights if they are the best so far."""
+        began = time.monotonic()
         held_out, state = self.setup.dataset.validation, self.state
         # A draw, because the first rows may be all of one class: folders come in that order.
         rows = subset(len(held_out), self.config.validation.examples)
@@ -183,13 +177,14 @@ class _Run:
             self.setup.evaluated, held_out.rows(rows), held_out.y[rows], self.setup.attack,
             seed=self.config.loop.seed, rank=self.setup.rank,
         )  # fmt: skip
-        best = None if state.best is None else self._merit(state.best)
-        state.stale = 0 if best is None or self._merit(scores)[0] > best[0] else state.stale + 1
-        if best is None or self._merit(scores) >= best:
+        merit, best = self._merit(scores), None if state.best is None else self._merit(state.best)
+        state.stale = 0 if best is None or merit[0] > best[0] else state.stale + 1
+        if best is None or merit >= best:
             state.best, state.best_step = scores, state.step
             self._write_weights("best")
         numbers = {"epoch": float(self.batches.epoch), **asdict(scores)}
         self.log.write(state.step, "validation", numbers)
+        self.started += time.monotonic() - began  # which is not training
 
     def _merit(self, scores: Scores) -> tuple[float, float]:
         """What the best checkpoint is chosen by; ties go by the other figure, then to the later.
@@ -203,10 +198,6 @@ class _Run:
             select = "clean" if self.config.objective.name == "standard" else "robust"
         clean, robust = float(scores.clean), float(scores.robust)
         return (clean, robust) if select == "clean" else (robust, clean)
-
-    def _out_of_patience(self) -> bool:
-        patience = self.config.validation.patience
-        return patience is not None and self.state.stale >= patience
 
     def _save(self) -> None:
         now = time.monotonic()
@@ -222,3 +213,26 @@ class _Run:
     def _write(self, name: str, content: str | bytes) -> None:
         if self.main:
             write_atomically(self.out / name, content)
+
+
+def learning_rate(step: int, steps: int, highest: float, config: ScheduleConfig) -> float:
+    """η at step 0 ≤ t < T: a linear warm-up, then the schedule.
+
+    Cosine: η_min + ½(η_max − η_min)(1 + cos(π (t − T_w)/(T − T_w))), as the paper fine-tunes.
+    """
+    warm = config.warmup * steps
+    if step < warm:
+        return highest * min(1.0, (step + 1) / warm)
+    done, lowest = (step - warm) / max(1.0, steps - warm), config.final * highest
+    if config.name == "cosine":
+        return lowest + 0.5 * (highest - lowest) * (1 + math.cos(math.pi * done))
+    if config.name == "linear":
+        return highest + (lowest - highest) * done
+    if config.name == "step":
+        return highest * config.factor ** sum(step >= mark * steps for mark in config.milestones)
+    return highest
+
+
+def ramp(step: int, steps: int, share: float) -> float:
+    """min(1, t/T_w), which λ is multiplied with; T_w the given share of training."""
+    return 1.0 if share <= 0 else min(1.0, step / max(1.0, share * steps))

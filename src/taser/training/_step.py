@@ -1,103 +1,23 @@
 """One step of training: attack, loss, regulariser, teacher, backward, update."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import world_size
+from taser._distributed import all_sum, world_size
 from taser.models._folding import FoldedModel, fold_batchnorm
-from taser.objectives import Loss, Objective, perturbed, teacher_kl
+from taser.objectives import Objective, perturbed, teacher_kl
 from taser.regularisers import Regulariser
 from taser.stein import SharedPass
 from taser.stein._model_state import eval_mode, restored_buffers, unwrap_ddp
 
-TRIED = 8
-
-
-@dataclass
-class AttackView:
-    """fold: a copy whose BatchNorms are folded; compile: and compiled."""
-
-    fold: bool = True
-    compile: bool = False
-    _folded: FoldedModel | None = field(default=None, init=False, repr=False)
-    _compiled: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
-
-    def of(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """The module with its weights of now, in evaluation mode. x: (B, *), to try it on."""
-        model = self._folded_copy(module, x) if self.fold else module
-        if not self.compile:
-            return model
-        if self._compiled is None:
-            self._compiled = torch.compile(model, dynamic=False)
-        return self._compiled
-
-    def _folded_copy(self, module: nn.Module, x: Tensor) -> nn.Module:
-        if self._folded is None:
-            copy = fold_batchnorm(module)
-            with eval_mode(module, freeze=True), torch.no_grad():
-                few = x[:TRIED]  # in copies: the module may begin in place
-                own = module(few.clone())
-                if copy is None or not _alike(_answers(copy, few), own):
-                    self.fold = False
-                    return module
-            if bool((own == own[0]).all()):  # a last layer that is still zero hides what folds
-                return module
-            self._folded = copy
-        return self._folded.refresh()
-
-
-def _answers(copy: nn.Module, x: Tensor) -> Tensor | None:
-    """Of the folded copy; None where it cannot be asked, as with layers that hooks compute."""
-    try:
-        return copy(x.clone())
-    except Exception:  # in as many ways as people write layers
-        return None
-
-
-def _alike(one: Tensor | None, two: Tensor) -> bool:
-    """Equal up to rounding, which is that of ten bits where a GPU's convolutions use TF32."""
-    tolerance = 2e-3 if two.is_cuda and torch.backends.cudnn.allow_tf32 else 1e-4
-    if one is None:
-        return False
-    return bool((one - two).abs().max() <= tolerance * two.abs().max().clamp_min(1.0))
-
-
-DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class Precision:
-    """Autocast around the base loss, and the scaling of gradients that float16 needs.
-
-    It is ours rather than Accelerate's, which wraps the model's own forward: that would follow the
-    model into the penalty, whose differences drown in the rounding of half precision.
-    """
-
-    def __init__(self, name: str, device: torch.device) -> None:
-        if name == "auto":
-            fits = device.type == "cuda" and torch.cuda.is_bf16_supported(False)
-            name = "bfloat16" if fits else "float32"
-        if name == "float16" and device.type == "cpu":
-            raise ValueError("float16 training needs a GPU; on a CPU use float32 or bfloat16")
-        self.name = name
-        self.device = device
-        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
-
-    @property
-    def half(self) -> bool:
-        """Whether the base loss computes in half precision."""
-        return DTYPES[self.name] is not None
-
-    def autocast(self) -> AbstractContextManager:
-        """The context of the attack and of the base loss."""
-        dtype = DTYPES[self.name]
-        return torch.autocast(self.device.type, dtype) if dtype else nullcontext()
-
+TRIED = 8  # examples that a folded copy is checked on
 
 Numbers = dict[str, Tensor]
 
@@ -107,7 +27,7 @@ class NonFiniteLoss(RuntimeError):
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class Piece:
     """A part of a batch, and its share of it. s: cached scores, or None; moved: x attacked."""
 
     x: Tensor
@@ -121,15 +41,16 @@ class Examples:
 class Learner:
     """What a step needs, and everything that it changes.
 
-    model: as Accelerate prepared it, perhaps wrapped for several processes. alpha: the teacher's
-    weight; gamma: of the weight perturbation; parts: how many pieces a batch is taken in; number:
-    of the step, from zero; attacked: the form of the model that attacks run.
+    model: as Accelerate prepared it, perhaps wrapped for several processes. attacked: the form of
+    the model that attacks run. alpha: the teacher's weight; gamma: of the weight perturbation;
+    parts: how many pieces a batch is taken in; number: of the step, from zero.
     """
 
     model: nn.Module
     objective: Objective
     optimiser: torch.optim.Optimizer
-    precision: Precision
+    precision: "Precision"
+    attacked: "AttackView"
     regulariser: Regulariser | None = None
     teacher: nn.Module | None = None
     alpha: float = 0.0
@@ -138,7 +59,6 @@ class Learner:
     clip: float | None = None
     parts: int = 1
     number: int = 0
-    attacked: AttackView = field(default_factory=AttackView)
 
     @property
     def module(self) -> nn.Module:
@@ -155,99 +75,85 @@ class Learner:
 
         Returns the loss, its parts and the batch accuracies as detached scalars.
         """
-        pieces = self._attacked(x, y, s, generator)
+        pieces = self._attack(x, y, s, generator)
         self.optimiser.zero_grad(set_to_none=True)
         numbers: Numbers = {}
+        # Several processes exchange gradients once a step, in the last piece's backward pass.
+        no_sync = getattr(self.model, "no_sync", nullcontext)
         with self._perturbed(pieces, weight) if perturb else nullcontext():
             for piece in pieces:
-                with nullcontext() if piece is pieces[-1] else self._local_gradients():
+                with nullcontext() if piece is pieces[-1] else no_sync():
                     total, found = self.loss(self.model, piece, weight)
-                    self._check(total, found)
+                    _check_finite(total, found)
                     self.precision.scaler.scale(piece.share * total).backward()
                 for name, value in found.items():
                     numbers[name] = numbers.get(name, 0.0) + piece.share * value
             self._update()
-        return _of_all(numbers)
+        if world_size() > 1:  # each process saw its own part of the batch
+            means = all_sum(torch.stack(list(numbers.values()))) / world_size()
+            numbers = dict(zip(numbers, means, strict=True))
+        return numbers
 
-    def loss(self, model: nn.Module, piece: Examples, weight: float) -> tuple[Tensor, Numbers]:
+    def _attack(
+        self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
+    ) -> list[Piece]:
+        """The batch in pieces as equal as can be, each with its adversarial points."""
+        model = self.attacked.of(self.module, x) if self.objective.adversarial else self.module
+        parts = min(self.parts, len(x))
+        inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
+        scores = [None] * parts if s is None else s.tensor_split(parts)
+        pieces = []
+        for part, own, score in zip(inputs, labels, scores, strict=True):
+            with self.precision.autocast():
+                moved = self.objective.attack(model, part, own, generator=generator)
+            pieces.append(Piece(part, own, score, moved, len(part) / len(x)))
+        return pieces
+
+    def loss(self, model: nn.Module, piece: Piece, weight: float) -> tuple[Tensor, Numbers]:
         """L_base + λR + α·KL(f_θ0 ‖ f_θ), and its parts."""
-        shared = SharedPass(self.module if self._penalised else None)
+        x, y, regulariser = piece.x, piece.y, self.regulariser
+        penalised = regulariser is not None and self.number % regulariser.every == 0
+        shared = SharedPass(self.module if penalised else None)
         with self.precision.autocast(), shared:
-            base = self.objective.loss(model, piece.x, piece.y, piece.moved)
+            base = self.objective.loss(model, x, y, piece.moved)
         if not self.precision.half:  # differences of half-precision outputs would drown
             shared.outputs = base.clean
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
-        if self.regulariser is not None:
-            self.regulariser.calls = self.number  # `every` counts steps, not pieces
-            r = self.regulariser(self.module, piece.x, piece.y, piece.s, shared=shared)
-            batch = round(len(piece.x) / piece.share)
-            if batch > len(piece.x):
-                r = r * self.regulariser.batch_correction(len(piece.x), batch)
-            total, numbers = total + weight * r, {**numbers, "penalty": r.detach()}
-        if self.teacher is not None and self.alpha:
-            kl = self._teacher_kl(model, piece.x, base)
-            total, numbers = total + self.alpha * kl, {**numbers, "teacher": kl.detach()}
-        return total, {"loss": total.detach(), **numbers, **_accuracies(base, piece.y)}
-
-    @property
-    def every(self) -> int:
-        """Steps from one value of the regulariser to the next."""
-        return 1 if self.regulariser is None else self.regulariser.every
-
-    @property
-    def _penalised(self) -> bool:
-        """Whether the regulariser computes anything in this step."""
-        return self.regulariser is not None and self.number % self.every == 0
-
-    def _teacher_kl(self, model: nn.Module, x: Tensor, base: Loss) -> Tensor:
-        assert self.teacher is not None
-        with self.precision.autocast():
-            with torch.no_grad():
-                before = self.teacher(x)
-            return teacher_kl(before, model(x) if base.clean is None else base.clean)
-
-    def _attacked(
-        self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
-    ) -> list[Examples]:
-        attacked = self.attacked.of(self.module, x) if self.objective.adversarial else self.module
-        pieces = []
-        parts = min(self.parts, len(x))
-        inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
-        scores = s.tensor_split(parts) if s is not None else [None] * parts
-        for part, own, score in zip(inputs, labels, scores, strict=True):
+        if regulariser is not None:
+            regulariser.calls = self.number  # `every` counts steps, not pieces
+            r = regulariser(self.module, x, y, piece.s, shared=shared)
+            if piece.share < 1:
+                r = r * regulariser.batch_correction(len(x), round(len(x) / piece.share))
+            total, numbers["penalty"] = total + weight * r, r.detach()
+        if self.teacher is not None:
             with self.precision.autocast():
-                moved = self.objective.attack(attacked, part, own, generator=generator)
-            pieces.append(Examples(part, own, score, moved, len(part) / len(x)))
-        return pieces
+                with torch.no_grad():
+                    before = self.teacher(x)
+                kl = teacher_kl(before, model(x) if base.clean is None else base.clean)
+            total, numbers["teacher"] = total + self.alpha * kl, kl.detach()
+        numbers = {"loss": total.detach(), **numbers}
+        for name, outputs in (("clean", base.clean), ("attacked", base.attacked)):
+            if outputs is not None and not y.is_floating_point():
+                numbers[name] = (outputs.detach().argmax(1) == y).float().mean()
+        return total, numbers
 
-    def _perturbed(self, pieces: list[Examples], weight: float) -> AbstractContextManager:
-        def ascent(piece: Examples) -> Callable[[nn.Module], Tensor]:
-            def loss(model: nn.Module) -> Tensor:
-                if self.penalty_in_ascent:
-                    with _restored_state(self.regulariser):
-                        total = self.loss(model, piece, weight)[0]
-                else:
-                    with self.precision.autocast():
-                        total = self.objective.loss(model, piece.x, piece.y, piece.moved).total
-                # In float16 small gradients would vanish; the moves do not depend on the scale.
-                return self.precision.scaler.scale(piece.share * total)
+    def _perturbed(self, pieces: list[Piece], weight: float) -> AbstractContextManager:
+        """The weights moved to where the loss of the batch is higher, and back at the end."""
 
-            return loss
+        def ascent(model: nn.Module, piece: Piece) -> Tensor:
+            if self.penalty_in_ascent:
+                before = {} if self.regulariser is None else self.regulariser.state()
+                total = self.loss(model, piece, weight)[0]
+                if self.regulariser is not None:  # a running centre is updated by steps alone
+                    self.regulariser.load_state(before)
+            else:
+                with self.precision.autocast():
+                    total = self.objective.loss(model, piece.x, piece.y, piece.moved).total
+            # In float16 small gradients would vanish; the moves do not depend on the scale.
+            return self.precision.scaler.scale(piece.share * total)
 
-        return perturbed(self.model, [ascent(piece) for piece in pieces], self.gamma)
-
-    def _local_gradients(self) -> AbstractContextManager:
-        """Several processes meet once a step, in the last piece's backward pass."""
-        no_sync = getattr(self.model, "no_sync", None)
-        return no_sync() if no_sync is not None else nullcontext()
-
-    def _check(self, total: Tensor, numbers: Numbers) -> None:
-        finite = torch.isfinite(total.detach()).float()
-        if world_size() > 1:  # all stop, or those that go on would wait for ever
-            dist.all_reduce(finite, dist.ReduceOp.MIN)
-        if not bool(finite):
-            shown = ", ".join(f"{name} {float(value):.4g}" for name, value in numbers.items())
-            raise NonFiniteLoss(f"the loss is not finite ({shown})")
+        losses = [partial(ascent, piece=piece) for piece in pieces]
+        return perturbed(self.model, losses, self.gamma)
 
     def _update(self) -> None:
         scaler = self.precision.scaler
@@ -260,36 +166,72 @@ class Learner:
         scaler.update()
 
 
-@contextmanager
-def _restored_state(regulariser: Regulariser | None) -> Iterator[None]:
-    """A running centre is updated by the steps, not by the ascent of the weights in them."""
-    before = {} if regulariser is None else regulariser.state()
-    try:
-        yield
-    finally:
-        if regulariser is not None:
-            regulariser.load_state(before)
+def _check_finite(total: Tensor, numbers: Numbers) -> None:
+    finite = torch.isfinite(total.detach()).float()
+    if world_size() > 1:  # all stop, or those that go on would wait for ever
+        dist.all_reduce(finite, dist.ReduceOp.MIN)
+    if not bool(finite):
+        shown = ", ".join(f"{name} {float(value):.4g}" for name, value in numbers.items())
+        raise NonFiniteLoss(f"the loss is not finite ({shown})")
 
 
-def _of_all(numbers: Numbers) -> Numbers:
-    """The mean over processes, each of which saw its own part of the batch."""
-    if world_size() == 1:
-        return numbers
-    means = torch.stack(list(numbers.values()))
-    dist.all_reduce(means)
-    return dict(zip(numbers, means / world_size(), strict=True))
+class Precision:
+    """Autocast around the base loss, and the scaling of gradients that float16 needs.
+
+    It is ours rather than Accelerate's, which wraps the model's own forward: that would follow the
+    model into the penalty, whose differences drown in the rounding of half precision.
+    """
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name == "auto":
+            fits = device.type == "cuda" and torch.cuda.is_bf16_supported(False)
+            name = "bfloat16" if fits else "float32"
+        if name == "float16" and device.type == "cpu":
+            raise ValueError("float16 training needs a GPU; on a CPU use float32 or bfloat16")
+        self.dtype, self.device, self.half = getattr(torch, name), device.type, name != "float32"
+        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
+
+    def autocast(self) -> AbstractContextManager:
+        """The context of the attack and of the base loss."""
+        return torch.autocast(self.device, self.dtype) if self.half else nullcontext()
 
 
-def _accuracies(base: Loss, y: Tensor) -> Numbers:
-    """The share of right answers in the batch, clean and attacked, where they were computed."""
-    if y.is_floating_point():
-        return {}
-    outputs = {"clean": base.clean, "attacked": base.attacked}
-    return {
-        name: (logits.detach().argmax(1) == y).float().mean()
-        for name, logits in outputs.items()
-        if logits is not None
-    }
+@dataclass
+class AttackView:
+    """The module as attacks run it. fold: with its BatchNorms folded; compile: and compiled."""
+
+    fold: bool = True
+    compile: bool = False
+    _folded: FoldedModel | None = field(default=None, init=False, repr=False)
+    _compiled: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
+
+    def of(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The module with its weights of now, in eval mode. x: (B, *), to try it on."""
+        if self.fold and self._folded is None:
+            self._try_to_fold(module, x[:TRIED])
+        model = module if self._folded is None else self._folded.refresh()
+        if not self.compile:
+            return model
+        if self._compiled is None:
+            self._compiled = torch.compile(model, dynamic=False)
+        return self._compiled
+
+    def _try_to_fold(self, module: nn.Module, x: Tensor) -> None:
+        """Keep a folded copy if it is equal up to rounding, of ten bits if a GPU uses TF32."""
+        copy = fold_batchnorm(module)
+        if copy is None:
+            self.fold = False
+            return
+        with eval_mode(module, freeze=True), torch.no_grad():
+            own = module(x.clone())  # the module may begin in place
+            tolerance = 2e-3 if own.is_cuda and torch.backends.cudnn.allow_tf32 else 1e-4
+            try:
+                error = (copy(x.clone()) - own).abs().max()
+                self.fold = bool(error <= tolerance * own.abs().max().clamp_min(1.0))
+            except Exception:  # layers fail in as many ways as people write them
+                self.fold = False
+        if self.fold and bool((own != own[0]).any()):  # a last layer still zero hides what folds
+            self._folded = copy
 
 
 def gradient_ratio(
@@ -318,8 +260,5 @@ def gradient_norm(model: nn.Module, value: Tensor) -> float:
         return 0.0
     parameters = [p for p in model.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    if world_size() > 1:
-        dist.all_reduce(flat)
-        flat /= world_size()
+    flat = all_sum(torch.cat([gradient.flatten() for gradient in gradients])) / world_size()
     return float(flat.norm())

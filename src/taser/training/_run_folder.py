@@ -2,15 +2,17 @@
 
 import json
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from torch import nn
 
+from taser._files import write_atomically
 from taser._settings import from_mapping
 
-from ._build import Architecture
+from ._build import build_model
 from ._config import Config, DataConfig
 from ._recipes import read_recipe, to_yaml
 
@@ -29,6 +31,50 @@ class Result:
     clean: float
     robust: float
     seconds: float
+
+
+class Log:
+    """Lines {"step": …, "kind": "train" | "validation", …} appended to log.jsonl.
+
+    The same numbers go to TensorBoard if that is installed. A resumed run first removes what the
+    interrupted one wrote after its last checkpoint.
+    """
+
+    def __init__(self, folder: Path, from_step: int, *, enabled: bool = True) -> None:
+        self.path, self.enabled = folder / "log.jsonl", enabled
+        self._board: Any = None
+        if enabled:
+            kept = [json.dumps(line) for line in read_log(folder) if line["step"] <= from_step]
+            write_atomically(self.path, "".join(f"{line}\n" for line in kept))
+        if enabled and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
+
+    def write(self, step: int, kind: str, numbers: dict[str, float]) -> None:
+        """Append one line."""
+        if self.enabled:
+            with self.path.open("a") as stream:
+                stream.write(json.dumps({"step": step, "kind": kind, **numbers}) + "\n")
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        """Flush and close TensorBoard's file."""
+        if self._board is not None:
+            self._board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; a last line that was cut short by a crash is left out."""
+    path, lines = folder / "log.jsonl", []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
 
 
 def check_same_run(config: Config, out: Path) -> None:
@@ -74,5 +120,4 @@ def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "be
     weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
     if not weights.exists():
         raise ValueError(f"the run in {folder} has no weights {which} yet")
-    entries["shape"] = tuple(entries["shape"])
-    return Architecture(**entries).build(weights)
+    return build_model(entries, weights)
