@@ -26,19 +26,12 @@ from taser.stein._model_state import eval_mode
 from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
 from ._statistics import chance_of
 
-ALLOWED = 0.02
-"""The share of examples that a weaker attack may break alone: searches stop before their end."""
-
+ALLOWED = 0.02  # the share that a weaker attack may break alone: searches stop before their end
+# For PGD on the margin against PGD on cross-entropy: honest networks differ by some points, hidden
+# gradients by tens. Chosen by us, not calibrated.
 ALLOWED_MARGIN = 0.10
-"""The same for PGD on the margin against PGD on cross-entropy: honest networks differ by some
-points, hidden gradients by tens. Chosen by us, not calibrated."""
-
-SIGNIFICANCE = 0.01
-"""A check fails if its count has a smaller probability where the true share is the allowed one."""
-
-ROUNDING = 1e-3
-"""Of the logits' standard deviation: above what another order of a batch changes in float32."""
-
+SIGNIFICANCE = 0.01  # a check fails if its count is less probable at the allowed share
+ROUNDING = 1e-3  # of the logits' deviation: above what another order of a batch changes in float32
 SPSA_STEPS = 32  # as in the paper; each takes two queries a sample
 
 

@@ -57,7 +57,7 @@ class AuditTarget:
         """How many examples are audited."""
         return len(self.loop.y)
 
-    @cached_property
+    @property
     def all_examples(self) -> Tensor:
         """All are right before any attack."""
         return torch.ones(self.n, dtype=torch.bool)
