@@ -118,17 +118,6 @@ def _lower_bound(votes: np.ndarray, tail: float) -> float:
     return low
 
 
-def chance_of(count: int, n: int, share: float) -> float:
-    """P(Binomial(n, share) ≥ count).
-
-    >>> round(chance_of(1, 2, 0.5), 12)
-    0.75
-    """
-    from scipy.stats import binom  # slow to import
-
-    return float(binom.sf(count - 1, n, share))
-
-
 def _unseen(n: int, level: float) -> float:
     """The largest probability of what n examples did not show: 1 − (α/2)^{1/n}."""
     return 1 - ((1 - level) / 2) ** (1 / n)
@@ -248,7 +237,12 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     with m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
     """
     shared = _shared_attacks(evaluations)
-    columns = {name: _columns(evaluation, shared) for name, evaluation in evaluations.items()}
+    columns = {}
+    for name, evaluation in evaluations.items():
+        columns[name] = {"clean": evaluation.clean}
+        columns[name] |= {attack: evaluation.attacks[attack].correct for attack in shared}
+        if len(shared) > 1:
+            columns[name]["worst case"] = evaluation.robust_under(shared)
     level = 1 - (1 - LEVEL) / max(len(columns) - 1, 1)
     rows: dict[str, dict[str, Cell]] = {name: {} for name in columns}
     for name, own in columns.items():
@@ -296,10 +290,3 @@ def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
             "compared"
         )
     return shared
-
-
-def _columns(evaluation: Evaluation, attacks: list[str]) -> dict[str, Tensor]:
-    """Verdicts by column, (n,) each."""
-    columns = {"clean": evaluation.clean}
-    columns |= {name: evaluation.attacks[name].correct for name in attacks}
-    return columns | ({"worst case": evaluation.robust_under(attacks)} if len(attacks) > 1 else {})
