@@ -22,10 +22,7 @@ class RandomNoise:
     def __post_init__(self) -> None:
         check_positive(self, "samples")
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return self.samples
+    passes = property(lambda self: self.samples)
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -61,10 +58,7 @@ class Transfer:
         """The ball of the attack inside."""
         return self.attack.threat
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return getattr(self.attack, "passes", 1)
+    passes = property(lambda self: getattr(self.attack, "passes", 1))
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
