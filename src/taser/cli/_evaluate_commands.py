@@ -235,7 +235,7 @@ def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
     """The score of this name, the one shipped for this data, or a Gaussian's fitted to it."""
     from taser.data._dataset import subset
     from taser.scores import Gaussian, named, pretrained
-    from taser.scores._named import SHIPPED
+    from taser.scores._adapters import SHIPPED
 
     if name is not None:
         return named(name).at()

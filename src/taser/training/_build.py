@@ -24,7 +24,7 @@ from taser.objectives import Objective
 from taser.probes import Output
 from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
 from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
-from taser.scores._named import SHIPPED
+from taser.scores._adapters import SHIPPED
 from taser.scores._score_cache import StaleCache, model_hash, read_cache
 
 from ._config import (
