@@ -22,7 +22,7 @@ from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, input_gradient, margin
 from taser.attacks._attack import inside
 from taser.attacks._simple import stages_of
-from taser.models._folding import fold_batchnorm
+from taser.models._copies import fold_batchnorm
 from taser.stein._model_state import check_module
 
 from ._record import Finding, Verdicts, predictions, seeded

@@ -18,8 +18,7 @@ from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._load import hold_out
 from taser.models import load_model
-from taser.models._ema import EMA
-from taser.models._folding import supports_channels_last
+from taser.models._copies import EMA, supports_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
 from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
