@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import taser
 from taser.cli import app
-from taser.cli._model_and_data import load_model_and_data
+from taser.cli._options import load_model_and_data
 from taser.training import read_recipe, train
 from taser.training._build import build_data
 

@@ -12,6 +12,7 @@ from taser.attacks import Threat
 from taser.attacks._autoattack import EarlyExit
 from taser.evaluation._audit_checks import (
     Check,
+    counted,
     growing_epsilon,
     large_epsilon,
     more_restarts,
@@ -20,7 +21,6 @@ from taser.evaluation._audit_checks import (
     random_start,
 )
 from taser.evaluation._audit_target import Budgeted
-from taser.evaluation._statistics import chance_of
 
 
 def tail(count: int, n: int, share: float) -> float:
@@ -30,13 +30,14 @@ def tail(count: int, n: int, share: float) -> float:
 @pytest.mark.parametrize(("n", "share"), [(1, 0.02), (30, 0.02), (100, 0.1), (200, 0.5)])
 def test_the_chance_of_a_count_is_the_binomial_tail(n: int, share: float) -> None:
     for count in range(0, n + 1, max(1, n // 7)):
-        assert chance_of(count, n, share) == pytest.approx(tail(count, n, share), rel=1e-9)
+        found = counted(n, count, "found", allowed=share).numbers["p"]
+        assert found == pytest.approx(tail(count, n, share), rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "enough"), [(100, 7), (1000, 32)])
 def test_a_check_fails_from_the_documented_count_on(n: int, enough: int) -> None:
     def passed(count: int) -> bool | None:
-        return Check.of_count("name", count, n, "found", "why").passed
+        return counted(n, count, "found").passed
 
     assert passed(0)
     assert passed(enough - 1)
@@ -46,7 +47,7 @@ def test_a_check_fails_from_the_documented_count_on(n: int, enough: int) -> None
 
 def test_a_difference_has_to_be_large_and_significant() -> None:
     def passed(more: int, less: int, n: int) -> bool | None:
-        return Check.of_difference("name", more, less, n, "only, {} the other", "why").passed
+        return counted(n, more, "only", other=less).passed
 
     assert passed(0, 0, 100)
     assert passed(4, 0, 100)  # four of four happens once in sixteen

@@ -40,7 +40,7 @@ from taser.evaluation._corruptions import shift
 from taser.evaluation._evaluate import accuracy_curve
 from taser.evaluation._record import device_of
 from taser.models import Wrapped
-from taser.models._folding import FoldedModel
+from taser.models._copies import FoldedModel
 
 THREAT = Threat("linf", 0.1)
 QUICK = ("fgsm", "pgd", "noise")

@@ -10,7 +10,7 @@ from attacks.victims import digits, seeded, undefended
 from taser.attacks import Model, cross_entropy, input_gradient, margin
 from taser.evaluation._attack_loop import VALUES, _same, prepare
 from taser.models import Wrapped, build
-from taser.models._folding import FoldedModel
+from taser.models._copies import FoldedModel
 
 
 def done_to(prepared: Model) -> tuple[bool, bool]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from taser.models._folding import fold_batchnorm
+from taser.models._copies import fold_batchnorm
 
 
 @pytest.mark.parametrize("affine", [True, False])

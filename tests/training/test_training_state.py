@@ -8,7 +8,7 @@ from safetensors.torch import load as tensors_from
 from torch import nn
 
 from taser._random import VALIDATION, WEIGHTS, combine_seeds
-from taser.models._ema import EMA
+from taser.models._copies import EMA
 from taser.training._build import build_optimiser
 from taser.training._checkpoint import optimiser_tensors, restore_optimiser, weights_as_bytes
 from taser.training._config import OptimiserConfig

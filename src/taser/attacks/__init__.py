@@ -18,8 +18,7 @@ from ._attack import (
 )  # fmt: skip
 from ._autoattack import AutoAttackPart, autoattack
 from ._pgd import FGSM, PGD, LastingPGD, RestartedPGD, input_gradient
-from ._ray_search import RaySearch
-from ._simple import Cascade, RandomNoise, Transfer
+from ._simple import Cascade, RandomNoise, RaySearch, Transfer
 from ._spsa import SPSA
 
 __all__ = [

@@ -152,7 +152,7 @@ class Attack(Protocol):
 
     name: what tables and records call it. An attack that notices something odd about the model
     warns with an :class:`AttackWarning`. It may have `passes`, the forward passes that an example
-    costs at most, which progress and the time left are estimated from.
+    costs at most, a backward pass counting two: progress and the time left are estimated from it.
     """
 
     @property

@@ -50,9 +50,8 @@ class EarlyExit:
     The package's attacks with a fixed number of steps run all of their examples to the end. They
     call this object instead of the model: it keeps the first wrongly classified point inside the
     ball, returns made-up logits for that row from then on (wrong, without gradient), and ends the
-    run when no example is left. Examples do not influence one another inside an attack, so the
-    others are attacked as they would have been. For the clean examples, without a gradient, it
-    repeats its first logits, also for a model that draws.
+    run when no example is left; the others are attacked as they would have been. For the clean
+    examples, without a gradient, it repeats its first logits, also for a model that draws.
 
     x: (B, *); y: (B,). ranking: (B, C), classes by clean logit, the smallest first; found: (B, *),
     the wrongly classified points, x itself where there is none; broken: (B,).
@@ -116,15 +115,12 @@ class AutoAttackPart:
     threat: Threat = field(default_factory=Threat)
     seed: int = 0
 
+    passes = property(lambda self: PASSES[self.part])
+
     @property
     def name(self) -> str:
         """As the package calls it."""
         return self.part
-
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return PASSES[self.part]
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

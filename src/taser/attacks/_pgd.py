@@ -80,10 +80,7 @@ class PGD:
         """η: 2/255 by default, for ten steps within 8/255."""
         return self.step_size or 2.5 * self.threat.epsilon / self.steps
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return 3 * self.steps
+    passes = property(lambda self: 3 * self.steps)
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
@@ -152,15 +149,9 @@ class RestartedPGD:
     def __post_init__(self) -> None:
         check_positive(self, "steps", "restarts", "step_size")
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return self._starts * (3 * self.steps + 1)
-
-    @property
-    def _starts(self) -> int:
-        """From x itself every ascent would be the same."""
-        return self.restarts if self.random_start else 1
+    # From x itself every ascent would be the same.
+    starts = property(lambda self: self.restarts if self.random_start else 1)
+    passes = property(lambda self: self.starts * (3 * self.steps + 1))
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
@@ -171,7 +162,7 @@ class RestartedPGD:
         step_size = self.step_size or 2.5 * self.threat.epsilon / self.steps
         with eval_mode(model, freeze=True):
             worst = WorstPoints(model, x, y)
-            for _ in range(self._starts):
+            for _ in range(self.starts):
                 rows = worst.unbroken if self.early_exit else torch.arange(len(x), device=x.device)
                 if len(rows) == 0:
                     break

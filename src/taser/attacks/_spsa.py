@@ -65,10 +65,7 @@ class SPSA:
             name="spsa-strong",
         )  # fmt: skip
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that an example costs at most; a backward pass counts two."""
-        return self.iterations * (2 * self.samples + 1)
+    passes = property(lambda self: self.iterations * (2 * self.samples + 1))
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -31,12 +31,8 @@ def examine(root: Path | None = None) -> dict[str, Any]:
     needed, extras = [], []
     for package, bound, extra in _requirements():
         have = _version(package)
-        entry = {
-            "package": package,
-            "wanted": bound,
-            "found": have,
-            "ok": _is_at_least(have, bound),
-        }
+        ok = _is_at_least(have, bound)
+        entry = {"package": package, "wanted": bound, "found": have, "ok": ok}
         if extra is None:
             needed.append(entry)
         elif extra in EXTRAS:
@@ -104,9 +100,8 @@ def _cache(root: Path | None) -> dict[str, Any]:
     return {"folder": str(folder), "bytes": _bytes(folder), "holds": entries}
 
 
-def _bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 @with_json
@@ -139,17 +134,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  {'C++ compiler':13} for torch.compile (loop.compile=true): {compiler}"
     if device := found["device"]:
         bfloat16 = "bfloat16" if device["bfloat16"] else "no fast bfloat16"
-        yield f"\nDevice\n  {device['kind']} ({device['name']}), {bfloat16}, " + (
-            f"{device['threads']} CPU threads"
-        )
+        what = f"{device['kind']} ({device['name']})"
+        yield f"\nDevice\n  {what}, {bfloat16}, {device['threads']} CPU threads"
         yield from (f"  {note}" for note in found["notes"])
     if cache := found["cache"]:
-        yield f"\nCache\n  {cache['folder']}, {_megabytes(cache['bytes'])}"
+        yield f"\nCache\n  {cache['folder']}, {cache['bytes'] / 1e6:,.1f} MB"
         for name, entry in cache["holds"].items():
-            state = _megabytes(entry["bytes"]) if entry["ready"] else f"–, taser data fetch {name}"
-            yield f"  {name:25} {state}"
+            size = f"{entry['bytes'] / 1e6:,.1f} MB"
+            yield f"  {name:25} {size if entry['ready'] else f'–, taser data fetch {name}'}"
     yield "\nAll that is needed is here." if found["ok"] else "\nSomething needed is missing."
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

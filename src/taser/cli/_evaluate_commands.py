@@ -2,31 +2,33 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
-from ._model_and_data import (
+from ._options import (
+    VERDICT,
     Data,
     Epsilon,
     Model,
     Norm,
     Options,
+    Out,
+    Root,
+    Seed,
+    Target,
+    Threads,
     Weights,
     draw_examples,
     load_model_and_data,
-    threat_for,
+    progress_bar,
+    show,
+    with_json,
 )
-from ._options import VERDICT, Out, Root, Seed, Target, Threads, progress_bar, show, with_json
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from taser.attacks import Threat
-    from taser.data import Dataset
 
 CURVE = 200  # examples for the curve against ε
-SURROGATE = 10_000  # training examples for the audit's surrogate
+SURROGATE = FITTED = 10_000  # training examples for the audit's surrogate, a shift's Gaussian
 REFERENCE = 500  # training examples for a residual's mean
 
 
@@ -38,27 +40,25 @@ def evaluate(
     option: Options = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
-    examples: Annotated[
-        int, typer.Option("--examples", "-n", "--n", min=1, help="The same for every model.")
-    ] = 1000,
-    first: Annotated[bool, typer.Option("--first", help="The first ones, not a draw.")] = False,
+    examples: Annotated[int, Option("--examples", "-n", "--n", min=1, help="How many.")] = 1000,
+    first: Annotated[bool, Option("--first", help="The first ones, not a draw.")] = False,
     attacks: Annotated[
-        str, typer.Option(help="autoattack, spsa, spsa-strong, pgd, fgsm, noise, apgd-ce, …")
+        str, Option(help="autoattack, spsa, spsa-strong, pgd, fgsm, noise, apgd-ce, …")
     ] = "autoattack,spsa",
     unbounded: Annotated[
-        bool, typer.Option("--unbounded", help="Inputs may leave [0, 1]; tables always may.")
+        bool, Option("--unbounded", help="Inputs may leave [0, 1]; tables always may.")
     ] = False,
-    curve: Annotated[bool, typer.Option(help="Also draw accuracy against ε.")] = True,
+    curve: Annotated[bool, Option(help="Also draw accuracy against ε.")] = True,
     at_least: Annotated[
-        float | None, typer.Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
+        float | None, Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
     ] = None,
     batch: Annotated[
-        int, typer.Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
+        int, Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
     ] = 100,
     seed: Seed = 0,
     threads: Threads = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the report; by default out/evaluate/<what>.")
+        Path | None, Option(help="Folder for the report; by default out/evaluate/<what>.")
     ] = None,
     root: Root = None,
     target: Target = None,
@@ -69,6 +69,7 @@ def evaluate(
 
     Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
     """
+    from taser.attacks import Threat
     from taser.data._dataset import subset
     from taser.evaluation import evaluate as run
     from taser.evaluation._evaluate import accuracy_curve
@@ -76,9 +77,12 @@ def evaluate(
     from taser.report import _evaluation_report as report
 
     dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
-    threat = threat_for(dataset, norm, epsilon, unbounded=unbounded)
+    box = (None, None) if unbounded else dataset.test.box
+    threat = Threat(norm, epsilon, *box)  # type: ignore[arg-type]
     x, y = dataset.test.x, dataset.test.y
-    out = out or Path("out/evaluate") / folder_name(model, weights, dataset.name, threat)
+    own = [weights.stem] if weights else []
+    parts = [model, *own, dataset.name, norm, f"{threat.epsilon:.4g}"]
+    out = out or Path("out/evaluate") / re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
     if first:
         x, y = x[:examples], y[:examples]
     with progress_bar() as progress:
@@ -105,13 +109,6 @@ def evaluate(
         raise typer.Exit(VERDICT)
 
 
-def folder_name(model: str, weights: Path | None, data: str, threat: "Threat") -> str:
-    """A folder for each evaluation: out/evaluate/net.py_build-plain-digits-linf-0.1."""
-    own = [weights.stem] if weights else []
-    parts = [model, *own, data, threat.norm, f"{threat.epsilon:.4g}"]
-    return re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
-
-
 @with_json
 def audit(
     model: Model,
@@ -120,14 +117,12 @@ def audit(
     option: Options = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
-    examples: Annotated[
-        int, typer.Option("--examples", "-n", min=30, help="Of the test part.")
-    ] = 200,
-    steps: Annotated[int, typer.Option(min=1, help="Of PGD.")] = 50,
-    restarts: Annotated[int, typer.Option(min=1, help="Random starts of PGD.")] = 3,
-    queries: Annotated[int, typer.Option(min=1, help="Of attacks without gradients.")] = 1000,
+    examples: Annotated[int, Option("--examples", "-n", min=30, help="Of the test part.")] = 200,
+    steps: Annotated[int, Option(min=1, help="Of PGD.")] = 50,
+    restarts: Annotated[int, Option(min=1, help="Random starts of PGD.")] = 3,
+    queries: Annotated[int, Option(min=1, help="Of attacks without gradients.")] = 1000,
     surrogate: Annotated[
-        bool, typer.Option(help="Train a quick undefended model on the training part, to transfer.")
+        bool, Option(help="Train a quick undefended model on the training part, to transfer.")
     ] = True,
     seed: Seed = 0,
     threads: Threads = None,
@@ -143,13 +138,14 @@ def audit(
     and started again, it goes on.
     """
     from taser._tensors import default_device
+    from taser.attacks import Threat
     from taser.data._dataset import subset
     from taser.evaluation import audit as run
     from taser.evaluation import undefended
     from taser.report import _audit_report as report
 
     dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
-    threat = threat_for(dataset, norm, epsilon)
+    threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
     x, y = draw_examples(dataset, examples)
     with progress_bar() as progress:
         other = None
@@ -175,19 +171,14 @@ def shift(
     data: Data = None,
     weights: Weights = None,
     option: Options = None,
-    other: Annotated[
-        list[str] | None, typer.Option(help="Another data set, to detect; repeatable.")
-    ] = None,
+    other: Annotated[list[str] | None, Option(help="Other data to detect; repeatable.")] = None,
     score: Annotated[
-        str | None,
-        typer.Option(help="As for `taser score check`; by default the shipped one or a Gaussian."),
+        str | None, Option(help="As for `taser score check`; else the shipped one or a Gaussian.")
     ] = None,
     epsilon: Epsilon = "8/255",
     norm: Norm = "linf",
-    examples: Annotated[
-        int, typer.Option("--examples", "-n", min=2, help="Of the test part.")
-    ] = 1000,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
+    examples: Annotated[int, Option("--examples", "-n", min=2, help="Of the test part.")] = 1000,
+    severity: Annotated[int, Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
     seed: Seed = 0,
     threads: Threads = None,
     out: Out = Path("out/shift"),
@@ -202,16 +193,24 @@ def shift(
     of the other half.
     """
     from taser._tensors import default_device
+    from taser.attacks import Threat
     from taser.data import load
     from taser.data._dataset import subset
     from taser.evaluation import out_of_distribution
     from taser.evaluation import shift as run
     from taser.evaluation._out_of_distribution import perturbed, resized
     from taser.report import _shift_report as report
+    from taser.scores import Gaussian, named, pretrained
+    from taser.scores._adapters import SHIPPED
 
     dataset, network = load_model_and_data(model, weights, data, option, root, threads)
     x, y = (part.to(default_device()) for part in draw_examples(dataset, examples))
-    threat = threat_for(dataset, norm, epsilon)
+    threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
+    train = dataset.train
+    if score is not None or dataset.name in SHIPPED:
+        scored: Any = (pretrained(dataset.name) if score is None else named(score)).at()
+    else:
+        scored = Gaussian.fit(train.rows(subset(len(train), FITTED)))
     with progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
         # Every other row, because files and folders may come class by class.
@@ -221,24 +220,10 @@ def shift(
             images = draw_examples(load(name, root=root), len(rest))[0]
             outside[name] = resized(images, dataset.input_shape)
         detection = out_of_distribution(
-            network, _score(dataset, score).to(x.device), inside, outside,
-            reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)), seed=seed,
-            progress=progress,
+            network, scored.to(x.device), inside, outside, seed=seed, progress=progress,
+            reference=train.rows(subset(len(train), REFERENCE)),
         )  # fmt: skip
     typer.echo(report.table(result).markdown())
     typer.echo(report.detection_table(detection).markdown())
     page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0].cpu())
     show(page, report.summary(result, detection))
-
-
-def _score(dataset: "Dataset", name: str | None) -> "nn.Module":
-    """The score of this name, the one shipped for this data, or a Gaussian's fitted to it."""
-    from taser.data._dataset import subset
-    from taser.scores import Gaussian, named, pretrained
-    from taser.scores._named import SHIPPED
-
-    if name is not None:
-        return named(name).at()
-    if dataset.name in SHIPPED:
-        return pretrained(dataset.name).at()
-    return Gaussian.fit(dataset.train.rows(subset(len(dataset.train), 10_000)))

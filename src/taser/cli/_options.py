@@ -1,33 +1,47 @@
-"""What the commands share: options, JSON output, errors in one line and a progress bar."""
+"""What the commands share: options, a model and its data, JSON, errors in one line, progress."""
 
 import json as encoding
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from taser._files import Progress as ProgressCallback
+    from torch import Tensor, nn
 
-Out = Annotated[Path, typer.Option(help="Folder for the report, its figures and its numbers.")]
-Root = Annotated[
-    Path | None, typer.Option(help="The cache; by default $TASER_CACHE or ~/.cache/taser.")
+    from taser._files import Progress as ProgressCallback
+    from taser.data import Dataset
+
+Out = Annotated[Path, Option(help="Folder for the report, its figures and its numbers.")]
+Root = Annotated[Path | None, Option(help="The cache; by default $TASER_CACHE or ~/.cache/taser.")]
+Seed = Annotated[int, Option(help="Of everything that is drawn at random.")]
+Target = Annotated[str | None, Option(help="For a table: the column to predict.")]
+Threads = Annotated[int | None, Option(min=1, help="CPU threads; by default all.")]
+Jobs = Annotated[int, Option(min=1, help="Runs at the same time.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON, and all else to stderr.")]
+Model = Annotated[str, Option(help="A run's folder, file.py:callable, or resnet18, ….")]
+Weights = Annotated[
+    Path | None, Option(help="Its weights, *.safetensors or a *.pt state; of a run the best.")
 ]
-Seed = Annotated[int, typer.Option(help="Of everything that is drawn at random.")]
-Target = Annotated[str | None, typer.Option(help="For a table: the column to predict.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default all.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and all else to stderr.")
+Data = Annotated[
+    str | None, Option(help="A data set, as for `taser data info`; by default the run's or digits.")
 ]
+Options = Annotated[
+    list[str] | None, Option("--option", help="Of the model, such as width=16; repeatable.")
+]
+Epsilon = Annotated[str, Option(help="The attack's budget ε, such as 8/255.")]
+Norm = Annotated[Literal["linf", "l2"], Option(help="The norm that ε bounds.")]
 
 ERROR, VERDICT, INTERRUPTED = 1, 3, 130
 """Exit codes: bad input, a verdict against the model, Ctrl-C; beside 0 and typer's 2, usage."""
@@ -50,13 +64,13 @@ class PlainErrors(TyperGroup):
         except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: `taser … | head`
             raise
         except KeyboardInterrupt:
-            typer.secho("\ntaser: stopped", fg="red", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            message, code = "\ntaser: stopped", INTERRUPTED
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
-            typer.secho(f"taser: {error}", fg="red", err=True)
-            raise typer.Exit(ERROR) from None
+            message, code = f"taser: {error}", ERROR
+        typer.secho(message, fg="red", err=True)
+        raise typer.Exit(code)
 
 
 # JSON output: with --json stdout holds the result alone.
@@ -70,26 +84,19 @@ def with_json(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapper(*arguments: Any, json: bool = False, **options: Any) -> None:
-        with _stdout_to_stderr() if json else nullcontext():
-            command(*arguments, **options)
+        before = STDOUT.set(sys.stdout if json else None)
+        try:
+            with redirect_stdout(sys.stderr) if json else nullcontext():
+                command(*arguments, **options)
+        finally:
+            STDOUT.reset(before)
 
     old = signature(command)
     option = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    wrapper.__signature__ = old.replace(  # type: ignore[attr-defined]
-        parameters=[*old.parameters.values(), option]
-    )
+    both = [*old.parameters.values(), option]
+    wrapper.__signature__ = old.replace(parameters=both)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {**command.__annotations__, "json": Json}
     return wrapper
-
-
-@contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    before = STDOUT.set(sys.stdout)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        STDOUT.reset(before)
 
 
 def json_wanted() -> bool:
@@ -99,8 +106,7 @@ def json_wanted() -> bool:
 
 def print_json(result: Any) -> None:
     """Print the result of a command with --json."""
-    text = encoding.dumps(result, indent=1, ensure_ascii=False)
-    print(text, file=STDOUT.get())
+    print(encoding.dumps(result, indent=1, ensure_ascii=False), file=STDOUT.get())
 
 
 def show(page: Path, summary: list[str], record: str = "results.json") -> None:
@@ -121,7 +127,15 @@ SECONDS_BETWEEN_LINES = 20.0
 def progress_bar() -> Iterator["ProgressCallback"]:
     """A bar fed by progress(done, total, label); lines now and then where stderr is a file."""
     if not sys.stderr.isatty():
-        yield _progress_lines()
+        last = time.monotonic()
+
+        def line(done: int, total: int, label: str) -> None:
+            nonlocal last
+            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                typer.echo(f"{done / max(total, 1):4.0%}  {label}", err=True)
+
+        yield line
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -135,13 +149,74 @@ def progress_bar() -> Iterator["ProgressCallback"]:
         )
 
 
-def _progress_lines() -> "ProgressCallback":
-    last = time.monotonic()
+# A classifier and its data.
 
-    def progress(done: int, total: int, label: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            typer.echo(f"{done / max(total, 1):4.0%}  {label}", err=True)
 
-    return progress
+def load_model_and_data(
+    model: str, weights: Path | None, data: str | None, options: list[str] | None,
+    root: Path | None, threads: int | None, target: str | None = None,
+) -> "tuple[Dataset, nn.Module]":  # fmt: skip
+    """The data set, and the classifier on the default device."""
+    from taser._tensors import default_device
+    from taser.data import load
+    from taser.models import load_model
+    from taser.training import load_trained
+
+    use_threads(threads)
+    run = Path(model) if Path(model).is_dir() else None
+    if run is None and ":" not in model and len(Path(model).parts) > 1:
+        raise ValueError(f"there is no folder {model}: `taser train --out {model}` would make it")
+    if run and options:
+        raise ValueError(f"{model} takes no options: its architecture is known")
+    if run:
+        dataset = _data_for_run(run, data, root, target)
+    else:
+        dataset = load(data or "digits", root=root, target=target)
+    if dataset.classes is None:
+        raise ValueError(f"{dataset.name} is a regression; this is for classifiers")
+    if run:
+        return dataset, load_trained(run, weights or "best").to(default_device())
+    shape, own = dataset.input_shape, dict(map(_option, options or []))
+    network = load_model(model, weights, classes=len(dataset.classes), shape=shape, **own)
+    return dataset, network.to(default_device())
+
+
+def _data_for_run(run: Path, data: str | None, root: Path | None, target: str | None) -> "Dataset":
+    """The run's own data in its own splits, or other data with the run's preprocessing."""
+    from taser.data import Preprocessing, load
+    from taser.training import DataConfig
+    from taser.training._build import build_data
+    from taser.training._run_folder import read_data_config
+
+    record = run / "data.json"
+    config = read_data_config(run) if (run / "config.yaml").is_file() else DataConfig()
+    own = replace(config, examples=None, target=target or config.target)
+    if data is None or data == config.name:
+        return build_data(own, root)
+    options: dict[str, Any] = {}  # read as the run's own folder or table was
+    if Path(data).is_dir():
+        options = {"size": config.size}
+    elif Path(data).exists() and config.target:
+        options = {"ignore": config.ignore, "task": config.task}
+    other = load(data, root=root, target=target, standardise=False, **options)
+    if record.is_file():
+        return Preprocessing.from_json(record.read_text()).apply(other)
+    return Preprocessing.of(build_data(own, root)).apply(other)  # a run of an older version
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"an option should be name=value, such as width=16; got {text!r}")
+    try:
+        return name, literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def draw_examples(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":
+    """n examples of the test part, the same for every model: x, (n, *), and y, (n,)."""
+    from taser.data._dataset import subset
+
+    rows = subset(len(dataset.test), n)
+    return dataset.test.rows(rows), dataset.test.y[rows]

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from ._options import Out, Root, Seed, Target, Threads, progress_bar, show, use_threads, with_json
 
 Model = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs), "
         "diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."
     ),
@@ -20,17 +21,17 @@ app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_he
 
 @app.command()
 def fit(
-    out: Annotated[Path, typer.Option(help="The file to write, *.safetensors.")],
-    data: Annotated[str, typer.Option(help="A data set, as for `taser data info`.")] = "digits",
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 1000,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this long at most.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 64,
-    width: Annotated[int, typer.Option(min=1, help="Channels at full resolution.")] = 16,
-    levels: Annotated[int, typer.Option(min=1, help="Resolutions, each half the last.")] = 2,
-    blocks: Annotated[int, typer.Option(min=1, help="Residual blocks at each resolution.")] = 1,
-    patch: Annotated[int, typer.Option(min=1, help="Fold patches into channels first.")] = 1,
-    flip: Annotated[bool, typer.Option(help="Mirror half of the images.")] = False,
-    half: Annotated[bool, typer.Option(help="Store half-precision weights.")] = False,
+    out: Annotated[Path, Option(help="The file to write, *.safetensors.")],
+    data: Annotated[str, Option(help="A data set, as for `taser data info`.")] = "digits",
+    steps: Annotated[int, Option(min=1, help="Of training.")] = 1000,
+    minutes: Annotated[float | None, Option(help="Stop after this long at most.")] = None,
+    batch: Annotated[int, Option(min=1, help="Examples in a step.")] = 64,
+    width: Annotated[int, Option(min=1, help="Channels at full resolution.")] = 16,
+    levels: Annotated[int, Option(min=1, help="Resolutions, each half the last.")] = 2,
+    blocks: Annotated[int, Option(min=1, help="Residual blocks at each resolution.")] = 1,
+    patch: Annotated[int, Option(min=1, help="Fold patches into channels first.")] = 1,
+    flip: Annotated[bool, Option(help="Mirror half of the images.")] = False,
+    half: Annotated[bool, Option(help="Store half-precision weights.")] = False,
     seed: Seed = 0,
     threads: Threads = None,
     root: Root = None,
@@ -67,11 +68,9 @@ def fit(
 @with_json
 def check(
     model: Model,
-    data: Annotated[str, typer.Option(help="The data set it was fitted to.")] = "digits",
+    data: Annotated[str, Option(help="The data set it was fitted to.")] = "digits",
     out: Out = Path("out/score"),
-    examples: Annotated[
-        int, typer.Option("--examples", "-n", min=2, help="Held-out examples.")
-    ] = 1000,
+    examples: Annotated[int, Option("--examples", "-n", min=2, help="Held-out examples.")] = 1000,
     root: Root = None,
     target: Target = None,
 ) -> None:
@@ -109,17 +108,17 @@ def check(
 @app.command()
 def cache(
     model: Model,
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
-    data: Annotated[str, typer.Option(help="The data set to score.")] = "digits",
+    out: Annotated[Path, Option(help="The folder to write.")],
+    data: Annotated[str, Option(help="The data set to score.")] = "digits",
     timestep: Annotated[
-        int | None, typer.Option(help="DDPM timestep of the noise level; 50 by default.")
+        int | None, Option(help="DDPM timestep of the noise level; 50 by default.")
     ] = None,
     sigma: Annotated[
-        float | None, typer.Option(help="Or the noise level itself, in units of the inputs.")
+        float | None, Option(help="Or the noise level itself, in units of the inputs.")
     ] = None,
-    padding: Annotated[int, typer.Option(min=0, help="Of crops, to measure their error.")] = 4,
+    padding: Annotated[int, Option(min=0, help="Of crops, to measure their error.")] = 4,
     validation: Annotated[
-        float, typer.Option(min=0, max=1, help="The share held out, as the recipe's.")
+        float, Option(min=0, max=1, help="The share held out, as the recipe's.")
     ] = 0.1,
     root: Root = None,
     target: Target = None,

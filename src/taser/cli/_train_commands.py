@@ -1,29 +1,21 @@
 """`taser train` and `taser finetune`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from ._options import Threads, json_wanted, print_json, progress_bar, with_json
 
-if TYPE_CHECKING:
-    from taser.training import Config, Result
-
-Recipe = Annotated[
-    str, typer.Option(help="A YAML file, or a name from `taser recipes` such as digits/pgd.")
-]
-Folder = Annotated[Path, typer.Option(help="The run's folder; a run that is there goes on.")]
+Recipe = Annotated[str, Option(help="A YAML file, or a name from `taser recipes`: digits/pgd.")]
+Folder = Annotated[Path, Option(help="The run's folder; a run that is there goes on.")]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="Any key of the recipe, such as loop.epochs=3 regulariser.weight=0.1"),
+    list[str] | None, Argument(help="Any key of the recipe: loop.epochs=3 regulariser.weight=0.1")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the configuration, the time and the memory only.")
-]
-Taser = Annotated[
-    bool | None, typer.Option("--taser/--no-taser", help="Switch the recipe's TASER on or off.")
-]
+DryRun = Annotated[bool, Option("--dry-run", help="Print configuration, time and memory only.")]
+Taser = Annotated[bool | None, Option("--taser/--no-taser", help="Switch TASER on or off.")]
 
 
 def train(
@@ -40,13 +32,12 @@ def train(
 
     On several processes: torchrun --nproc-per-node 2 -m taser train …, or accelerate launch.
     """
-    settings = _settings(taser, threads)
-    _train(recipe, [*settings, *(overrides or [])], out, dry_run)
+    _train(recipe, out, taser, threads, dry_run, overrides)
 
 
 def finetune(
-    model: Annotated[str, typer.Option(help="resnet18, …, or file.py:callable of your own.")],
-    weights: Annotated[Path, typer.Option(help="Its weights: *.safetensors, or a *.pt state.")],
+    model: Annotated[str, Option(help="resnet18, …, or file.py:callable of your own.")],
+    weights: Annotated[Path, Option(help="Its weights: *.safetensors, or a *.pt state.")],
     recipe: Recipe = "finetune/taser",
     out: Folder = Path("out/finetune"),
     overrides: Overrides = None,
@@ -62,10 +53,10 @@ def finetune(
     """
     if not weights.expanduser().exists():
         raise FileNotFoundError(f"there are no weights at {weights}")
-    settings = [f"model.name={model}", f"model.weights={weights}", *_settings(taser, threads)]
+    settings = [f"model.name={model}", f"model.weights={weights}"]
     if ":" in model:  # what the recipe says of its own network is not of yours
         settings += ["model.width=null", "model.activation=null"]
-    _train(recipe, [*settings, *(overrides or [])], out, dry_run)
+    _train(recipe, out, taser, threads, dry_run, overrides, settings)
 
 
 @with_json
@@ -87,41 +78,34 @@ def recipes() -> None:
         above = summary
 
 
-def _settings(taser: bool | None, threads: int | None) -> list[str]:
-    chosen = [] if taser is None else [f"regulariser.name={'taser' if taser else 'none'}"]
-    return chosen + ([] if threads is None else [f"loop.threads={threads}"])
-
-
-def _train(recipe: str, overrides: list[str], out: Path, dry_run: bool) -> None:
+def _train(
+    recipe: str, out: Path, taser: bool | None, threads: int | None, dry_run: bool,
+    overrides: list[str] | None, settings: Sequence[str] = (),
+) -> None:  # fmt: skip
     from taser._distributed import exit_process, is_main_process
     from taser.training import read_recipe, to_yaml, train
 
-    config = read_recipe(recipe, overrides)
+    chosen = [] if taser is None else [f"regulariser.name={'taser' if taser else 'none'}"]
+    chosen += [] if threads is None else [f"loop.threads={threads}"]
+    config = read_recipe(recipe, [*settings, *chosen, *(overrides or [])])
     if dry_run:
         from taser.training._build import set_up
         from taser.training._estimate_cost import estimate
 
-        typer.echo(to_yaml(config))
-        typer.echo(str(estimate(set_up(config))))
+        typer.echo(f"{to_yaml(config)}\n{estimate(set_up(config))}")
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
-    if is_main_process():
-        _print_result(config, result, out)
-    exit_process()
-
-
-def _print_result(config: "Config", result: "Result", out: Path) -> None:
-    threat = config.objective
-    kind = "accuracy" if result.robust >= 0 else "negated mean squared error"
-    typer.echo(
-        f"best of {result.steps} steps at {result.best_step}: {kind} {result.clean:.3f} clean, "
+    threat, classifier = config.objective, result.robust >= 0  # errors are negated
+    lines = [
+        f"best of {result.steps} steps at {result.best_step}: "
+        f"{'accuracy' if classifier else 'negated mean squared error'} {result.clean:.3f} clean, "
         f"{result.robust:.3f} under a short PGD at ε = {threat.epsilon:.4g} (at most "
-        f"{config.validation.examples} validation examples; a short attack flatters)."
-    )
-    if result.robust >= 0:  # errors are negated: this is a classifier
-        typer.echo(
-            f"For a figure to believe: taser evaluate --model {out} --norm {threat.norm} "
-            f"--epsilon {threat.epsilon:.7g} --examples 200"
-        )
-    typer.echo(f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl")
+        f"{config.validation.examples} validation examples; a short attack flatters).",
+        f"For a figure to believe: taser evaluate --model {out} --norm {threat.norm} "
+        f"--epsilon {threat.epsilon:.7g} --examples 200",
+        f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",
+    ]
+    if is_main_process():
+        typer.echo("\n".join(lines if classifier else lines[::2]))
+    exit_process()

@@ -6,12 +6,14 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -20,7 +22,7 @@ from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, input_gradient, margin
 from taser.attacks._attack import inside
 from taser.attacks._simple import stages_of
-from taser.models._folding import fold_batchnorm
+from taser.models._copies import fold_batchnorm
 from taser.stein._model_state import check_module
 
 from ._record import Finding, Verdicts, predictions, seeded
@@ -55,60 +57,61 @@ class OtherRun(ValueError):
 class BatchStore:
     """A folder with a file for every finished batch, written atomically.
 
-    settings: what the results depend on. A folder made with others is refused. Without a folder
-    nothing is stored.
+    settings: what the results depend on. A folder made with others is refused.
     """
 
-    def __init__(self, folder: Path | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
-        if folder is None:
-            return
         path = folder / "settings.json"
         wanted = json.loads(json.dumps(settings))  # as it will be read back
         if not path.exists():
             write_atomically(path, json.dumps(wanted, indent=1) + "\n")
         found = json.loads(path.read_text())  # an older version may have written fewer settings
-        other = [name for name in wanted if name in found and found[name] != wanted[name]]
-        if other:
+        if other := [name for name in wanted if name in found and found[name] != wanted[name]]:
             raise OtherRun(
                 f"{folder} holds an evaluation with other {', '.join(other)}: choose another "
                 "folder (--out), or remove that one to start anew"
             )
 
     def get(self, key: str, rows: Tensor) -> BatchResult | None:
-        """A finished batch of these rows, or None if there is none."""
-        if self.folder is None or not (path := self._path(self.folder, key)).exists():
-            return None
+        """A finished batch of these rows, or None if there is none or it is damaged."""
         try:
-            with safe_open(path, framework="pt") as file:
+            with safe_open(self._path(key), framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — it is no dict
                 metadata = file.metadata()
                 record = json.loads(metadata.get("record") or metadata["said"])  # the older key
         except (SafetensorError, OSError, KeyError, ValueError):
-            return None  # damaged: attacked again
-        done = tensors.get("rows", rows)  # older versions did not store them
+            return None
+        done = tensors.pop("rows", rows)  # older versions did not store them
         if not torch.equal(done, rows) or len(tensors["broken"]) != len(rows):
             return None
-        return BatchResult(
-            rows, tensors["broken"].bool(), tensors["distance"], tensors["points"],
-            tuple(Finding(**finding) for finding in record["findings"]), record["seconds"],
-        )  # fmt: skip
+        findings = tuple(Finding(**finding) for finding in record["findings"])
+        tensors["broken"] = tensors["broken"].bool()
+        return BatchResult(rows, **tensors, findings=findings, seconds=record["seconds"])
 
     def put(self, key: str, batch: BatchResult) -> None:
         """Store a finished batch."""
-        if self.folder is None:
-            return
         record = {"findings": [asdict(f) for f in batch.findings], "seconds": batch.seconds}
         tensors = {
             "rows": batch.rows, "broken": batch.broken.to(torch.uint8),
             "distance": batch.distance, "points": batch.points.contiguous(),
         }  # fmt: skip
-        content = save(tensors, {"record": json.dumps(record)})
-        write_atomically(self._path(self.folder, key), content)
+        write_atomically(self._path(key), save(tensors, {"record": json.dumps(record)}))
 
-    @staticmethod
-    def _path(folder: Path, key: str) -> Path:
-        return folder / "batches" / f"{key}.safetensors"
+    def _path(self, key: str) -> Path:
+        return self.folder / "batches" / f"{key}.safetensors"
+
+
+@contextmanager
+def locked_store(
+    out: Path | str | None, settings: Mapping[str, Any]
+) -> Iterator[BatchStore | None]:
+    """The store in this folder, for one process at a time; None without a folder."""
+    if out is None:
+        yield None
+    else:
+        with FileLock(Path(out) / ".lock"):
+            yield BatchStore(Path(out), settings)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class AttackLoop:
     y: Tensor
     seed: int
     batch_size: int
-    store: BatchStore = field(default_factory=lambda: BatchStore(None, {}))
+    store: BatchStore | None = None  # of finished batches
 
     @classmethod
     def of(cls, model: Model, x: Tensor, y: Tensor, *options: Any) -> Self:
@@ -138,20 +141,15 @@ class AttackLoop:
         return predictions(self.model, x, self.batch_size) == y
 
     def run(
-        self,
-        attack: Attack,
-        correct: Tensor,
-        *,
-        key: str | None = None,
-        progress: Progress | None = None,
+        self, attack: Attack, correct: Tensor, key: str = "", progress: Progress | None = None
     ) -> tuple[Verdicts, Tensor, list[Finding]]:
         """Attack the examples that are `correct`, (n,): verdicts, points (n, *), findings.
 
         Stages of a cascade come one after the other over all examples, each on those that are still
         correct, in full batches: broken examples cost nothing more.
 
-        key: the attack's name, by which its batches are seeded and stored; progress: counted in
-        forward passes, where what a broken example is spared counts as done.
+        key: seeds and names its batches, by default the attack's name; progress: counted in forward
+        passes, where what a broken example is spared counts as done.
         """
         key = key or attack.name
         correct, points = correct.clone(), self.x.cpu().clone()
@@ -166,10 +164,11 @@ class AttackLoop:
             label = attack.name if len(stages) == 1 else f"{attack.name} {stage.name}"
             for number, rows in enumerate(todo.split(self.batch_size) if len(todo) else ()):
                 batch_key = f"{key}.{place}-{stage.name}.{number:05d}"
-                batch = self.store.get(batch_key, rows)
+                batch = self.store.get(batch_key, rows) if self.store else None
                 if batch is None:
                     batch = self._attack_batch(stage, rows, batch_key)
-                    self.store.put(batch_key, batch)
+                    if self.store:
+                        self.store.put(batch_key, batch)
                 broken = rows[batch.broken]
                 correct[broken] = False
                 points[broken] = batch.points.to(points)
@@ -219,13 +218,11 @@ def passes_of(attack: Attack) -> int:
 def warnings_to_findings(caught: list[warnings.WarningMessage], name: str) -> list[Finding]:
     """Attacks' warnings as findings; other warnings are issued again."""
     findings = []
-    for warning in caught:
-        if issubclass(warning.category, AttackWarning):
-            findings.append(Finding(name, str(warning.message)))
+    for w in caught:
+        if issubclass(w.category, AttackWarning):
+            findings.append(Finding(name, str(w.message)))
         else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     return findings
 
 
@@ -241,21 +238,17 @@ class Differentiable(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *) → (B, C), with a graph to x."""
-        z = self._outputs(x)
+        try:
+            z = self.model(x.clone())  # the model may work in place
+        except RuntimeError as error:  # one that uses numpy refuses a graph
+            if not (x.requires_grad and "numpy" in str(error)):
+                raise
+            z = self.model(x.detach().clone())
         if z.is_inference():  # an inference tensor cannot join a graph
             z = z.clone()
         if z.requires_grad or not torch.is_grad_enabled():
             return z
         return z + 0 * x.flatten(1).sum(1, keepdim=True)
-
-    def _outputs(self, x: Tensor) -> Tensor:
-        """Of a copy, for the model may work in place; a model that uses numpy refuses a graph."""
-        try:
-            return self.model(x.clone())
-        except RuntimeError as error:
-            if not (x.requires_grad and "numpy" in str(error)):
-                raise
-            return self.model(x.detach().clone())
 
 
 def prepare(model: Model, x: Tensor, y: Tensor) -> Model:

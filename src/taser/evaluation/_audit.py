@@ -1,13 +1,11 @@
 """The audit: signs that gradient attacks overestimate a model's robustness."""
 
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from filelock import FileLock
 from torch import Tensor, nn
 
 from taser._files import Progress
@@ -16,7 +14,7 @@ from taser.models import MLP, SmallCNN
 from taser.scores._score_cache import weights_hash
 from taser.stein._model_state import check_module
 
-from ._attack_loop import AttackLoop, BatchStore
+from ._attack_loop import AttackLoop, locked_store
 from ._audit_checks import CHECKS, Check
 from ._audit_target import AuditTarget
 from ._model_checks import check_data, check_model, oddities
@@ -59,7 +57,7 @@ class Audit:
         return (
             f"Audit({self.verdict}: {len(self.checks)} checks, {len(self.failed)} failed, "
             f"{len(self.skipped)} skipped; {self.threat}, n={self.n} of {self.given}"
-            f"{f'; failed: {names}' if names else ''})"
+            + (f"; failed: {names})" if names else ")")
         )
 
     @property
@@ -130,9 +128,8 @@ def audit(
         "surrogate": weights_hash(check_module(surrogate)) if surrogate else None,
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }
-    folder = None if out is None else Path(out)
-    with seeded(x.device, seed), FileLock(folder / ".lock") if folder else nullcontext():
-        loop = AttackLoop.of(model, x, y, seed, batch_size, BatchStore(folder, settings))
+    with seeded(x.device, seed), locked_store(out, settings) as store:
+        loop = AttackLoop.of(model, x, y, seed, batch_size, store)
         right = loop.correct(x, y)
         if int(right.sum()) < MIN_CORRECT:
             raise TooFewCorrect(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,21 +24,13 @@ from taser.probes import looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
 from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
-from ._statistics import chance_of
 
-ALLOWED = 0.02
-"""The share of examples that a weaker attack may break alone: searches stop before their end."""
-
+ALLOWED = 0.02  # the share that a weaker attack may break alone: searches stop before their end
+# For PGD on the margin against PGD on cross-entropy: honest networks differ by some points, hidden
+# gradients by tens. Chosen by us, not calibrated.
 ALLOWED_MARGIN = 0.10
-"""The same for PGD on the margin against PGD on cross-entropy: honest networks differ by some
-points, hidden gradients by tens. Chosen by us, not calibrated."""
-
-SIGNIFICANCE = 0.01
-"""A check fails if its count has a smaller probability where the true share is the allowed one."""
-
-ROUNDING = 1e-3
-"""Of the logits' standard deviation: above what another order of a batch changes in float32."""
-
+SIGNIFICANCE = 0.01  # a check fails if its count is less probable at the allowed share
+ROUNDING = 1e-3  # of the logits' deviation: above what another order of a batch changes in float32
 SPSA_STEPS = 32  # as in the paper; each takes two queries a sample
 
 
@@ -61,52 +53,38 @@ class Check:
         """In one word."""
         return "skipped" if self.passed is None else "passed" if self.passed else "failed"
 
-    @classmethod
-    def of_count(
-        cls, name: str, count: int, n: int, what: str, explanation: str, *, allowed: float = ALLOWED
-    ) -> Self:
-        """Failed if count/n exceeds the allowed share significantly (exact binomial test).
 
-        One-sided: for n = 100 and 2 % it takes 7, for 1000 it takes 32.
-        """
-        p = chance_of(count, n, allowed)
-        figure = f"{count} of {n} ({100 * count / n:.1f} %) {what}"
-        numbers = {"count": count, "n": n, "allowed": allowed, "p": p}
-        return cls(name, p >= SIGNIFICANCE, figure, explanation, numbers)
+def counted(
+    n: int, count: int, what: str, *, allowed: float = ALLOWED, other: int | None = None
+) -> Check:
+    """Failed if count/n exceeds the allowed share significantly (exact binomial test).
 
-    @classmethod
-    def of_difference(
-        cls, name: str, more: int, less: int, n: int, what: str, explanation: str
-    ) -> Self:
-        """Failed if `more` exceeds `less` significantly, and by more than the allowed share of n.
+    One-sided: for n = 100 and 2 % it takes 7, for 1000 it takes 32.
 
-        For two attacks of equal strength: `more` and `less` examples are broken by only one of
-        them. The test is the exact sign test of those (McNemar's).
-        """
-        p = chance_of(more, more + less, 0.5)
-        passed = p >= SIGNIFICANCE or more - less <= ALLOWED * n
-        figure = f"{more} of {n} ({100 * more / n:.1f} %) {what.format(less)}"
-        numbers = {"count": more, "other": less, "n": n, "allowed": ALLOWED, "p": p}
-        return cls(name, passed, figure, explanation, numbers)
+    other: of two attacks of equal strength, one alone breaks `count` examples and the other alone
+    this many. Then the test is the exact sign test of those (McNemar's), and the check passes as
+    well where the difference is at most the allowed share of n.
+    """
+    from scipy.stats import binom  # slow to import
+
+    trials, share = (n, allowed) if other is None else (count + other, 0.5)
+    p = float(binom.sf(count - 1, trials, share))
+    passed = p >= SIGNIFICANCE or (other is not None and count - other <= allowed * n)
+    numbers = {"count": count, "n": n, "allowed": allowed, "p": p}
+    numbers |= {} if other is None else {"other": other}
+    return Check("", passed, f"{count} of {n} ({100 * count / n:.1f} %) {what}", "", numbers)
 
 
-Counted = Callable[["AuditTarget"], tuple[int, str] | str]
-"""Returns (how many examples speak against the model, in what way), or why it is skipped."""
+def check(name: str) -> Callable[[Callable[[AuditTarget], Check]], Callable[[AuditTarget], Check]]:
+    """Name a check; its docstring is the explanation."""
 
+    def decorate(measure: Callable[[AuditTarget], Check]) -> Callable[[AuditTarget], Check]:
+        @wraps(measure)
+        def named(target: AuditTarget) -> Check:
+            explanation = " ".join((measure.__doc__ or "").split())
+            return replace(measure(target), name=name, explanation=explanation)
 
-def counting(name: str, *, allowed: float = ALLOWED) -> Callable[[Counted], Callable]:
-    """Make a check of a function that counts examples: its docstring is the explanation."""
-
-    def decorate(count: Counted) -> Callable[[AuditTarget], Check]:
-        explanation = " ".join((count.__doc__ or "").split())
-
-        @wraps(count)
-        def check(target: AuditTarget) -> Check:
-            if isinstance(found := count(target), str):
-                return Check(name, None, found, explanation)
-            return Check.of_count(name, found[0], target.n, found[1], explanation, allowed=allowed)
-
-        return check
+        return named
 
     return decorate
 
@@ -119,33 +97,26 @@ def _broken(before: Tensor, after: Tensor) -> int:
 # The model's outputs and gradients.
 
 
+@check("outputs are logits")
 def logits(target: AuditTarget) -> Check:
-    """Are the outputs logits, or already probabilities?"""
+    """A softmax inside the model rounds away what cross-entropy is to climb; attack the logits."""
     z = _outputs(target, target.loop.x)
     finite = bool(torch.isfinite(z).all())
     probabilities = finite and looks_like_probabilities(z)
     what = "probabilities" if probabilities else "outputs"
-    return Check(
-        "outputs are logits",
-        finite and not probabilities,
-        f"{what} from {float(z.min()):.3g} to {float(z.max()):.3g}",
-        "A softmax inside the model rounds away what cross-entropy is to climb; attack the logits.",
-    )
+    figure = f"{what} from {float(z.min()):.3g} to {float(z.max()):.3g}"
+    return Check("", finite and not probabilities, figure, "")
 
 
+@check("outputs repeat")
 def repeatable(target: AuditTarget) -> Check:
-    """Are the outputs the same in a second call, with the examples in another order?"""
+    """Where outputs are random or depend on the rest of the batch, an attack has to average over
+    that, which plain attacks do not."""
     first = _outputs(target, target.loop.x)
     again = _outputs(target, target.loop.x.flip(0)).flip(0)
     change = float((first - again).abs().max() / first.std().clamp_min(1e-12))
-    return Check(
-        "outputs repeat",
-        change <= ROUNDING,
-        f"outputs change by {change:.1g} of their standard deviation",
-        "Where outputs are random or depend on the rest of the batch, an attack has to average "
-        "over that, which plain attacks do not.",
-        {"change": change},
-    )
+    figure = f"outputs change by {change:.1g} of their standard deviation"
+    return Check("", change <= ROUNDING, figure, "", {"change": change})
 
 
 @torch.no_grad()
@@ -155,8 +126,8 @@ def _outputs(target: AuditTarget, x: Tensor) -> Tensor:
         return torch.cat([model(b.clone()).float() for b in x.split(target.loop.batch_size)])
 
 
-@counting("gradients exist")
-def gradients(target: AuditTarget) -> tuple[int, str]:
+@check("gradients exist")
+def gradients(target: AuditTarget) -> Check:
     """Where ∇CE at the example is zero, too small for a step or not finite (saturated softmax,
     rounded inputs), an attack does not move, and shows nothing about robustness."""
     loop, threat = target.loop, target.threat
@@ -166,96 +137,96 @@ def gradients(target: AuditTarget) -> tuple[int, str]:
     step = threat.ascent(gradient)  # of unit length, unless the gradient is too small
     length = threat.distance(step, torch.zeros_like(step))
     usable = gradient.flatten(1).isfinite().all(1) & (length > 0.5)
-    return int((~usable).sum()), "without a usable gradient"
+    return counted(target.n, int((~usable).sum()), "without a usable gradient")
 
 
 # Gradient attacks against one another.
 
 
-@counting("iterative beats one-step")
-def one_step(target: AuditTarget) -> tuple[int, str]:
+@check("iterative beats one-step")
+def one_step(target: AuditTarget) -> Check:
     """Many small steps search better than one large step, unless gradients mislead near the example
     (Athalye et al., 2018)."""
     left = target.after_cross_entropy
     stepped = target.after(FGSM(target.threat, name="one step"), left)
-    return _broken(left, stepped), "broken by one step and not by many"
+    return counted(target.n, _broken(left, stepped), "broken by one step and not by many")
 
 
-@counting("adaptive attack on the margin", allowed=ALLOWED_MARGIN)
-def margin_probe(target: AuditTarget) -> tuple[int, str]:
+@check("adaptive attack on the margin")
+def margin_probe(target: AuditTarget) -> Check:
     """A penalty on the margin could flatten the loss that is attacked and leave the decision where
     it was; the margin itself cannot saturate."""
     what = "broken by ascent of the margin probe and not of cross-entropy"
-    return _broken(target.after_cross_entropy, target.after_probe), what
+    count = _broken(target.after_cross_entropy, target.after_probe)
+    return counted(target.n, count, what, allowed=ALLOWED_MARGIN)
 
 
+@check("started away from the example")
 def random_start(target: AuditTarget) -> Check:
-    """Does PGD from a random point break more than PGD from the example itself?"""
+    """Training with one-step attacks often makes gradients that mislead only close to the data."""
     clean, random = (
         target.after_pgd(name, target.all_examples, random_start=start, restarts=1)
         for name, start in (("clean start", False), ("random start", True))
     )
-    return Check.of_difference(
-        "started away from the example",
-        _broken(clean, random),
-        _broken(random, clean),
-        target.n,
-        "broken only from a random point, {} only from the example itself",
-        "Training with one-step attacks often makes gradients that mislead only close to the data.",
-    )
+    other = _broken(random, clean)
+    what = f"broken only from a random point, {other} only from the example itself"
+    return counted(target.n, _broken(clean, random), what, other=other)
 
 
-@counting(f"{LONGER}× more iterations")
-def more_steps(target: AuditTarget) -> tuple[int, str]:
+@check(f"{LONGER}× more iterations")
+def more_steps(target: AuditTarget) -> Check:
     """An attack that more steps would still improve has not converged, and the accuracy that it
     leaves is too high."""
     what = f"more broken by {LONGER * target.steps} steps than by {target.steps}"
-    return _broken(target.after_losses, target.after_longer), what
+    return counted(target.n, _broken(target.after_losses, target.after_longer), what)
 
 
-@counting("2× more restarts")
-def more_restarts(target: AuditTarget) -> tuple[int, str]:
+@check("2× more restarts")
+def more_restarts(target: AuditTarget) -> Check:
     """Where the starting point decides, the loss is too rugged for gradients to lead."""
     what = f"more broken by {2 * target.restarts} random starts than by {target.restarts}"
-    return _broken(target.after_losses, target.after_restarts), what
+    return counted(target.n, _broken(target.after_losses, target.after_restarts), what)
 
 
-@counting("success rises with ε")
-def growing_epsilon(target: AuditTarget) -> tuple[int, str]:
+@check("success rises with ε")
+def growing_epsilon(target: AuditTarget) -> Check:
     """A larger ball holds the smaller one, so an attack that works breaks no less in it."""
     masks = list(target.after_epsilon.values())
     curve = ", ".join(f"{100 * float(right.float().mean()):.0f}" for right in masks)
     count = max(_broken(larger, smaller) for smaller, larger in pairwise(masks))
-    return count, f"broken by a smaller ε and not by the next; accuracy {curve} %"
+    what = f"broken by a smaller ε and not by the next; accuracy {curve} %"
+    return counted(target.n, count, what)
 
 
-@counting("a large ε breaks everything")
-def large_epsilon(target: AuditTarget) -> tuple[int, str]:
+@check("a large ε breaks everything")
+def large_epsilon(target: AuditTarget) -> Check:
     """At this ε every input can be turned into every other, so no classifier is robust; an attack
     that does not break all examples follows misleading gradients."""
     epsilon, right = list(target.after_epsilon.items())[-1]
-    return int(right.sum()), f"still right at {replace(target.threat, epsilon=epsilon)}"
+    what = f"still right at {replace(target.threat, epsilon=epsilon)}"
+    return counted(target.n, int(right.sum()), what)
 
 
 # Attacks without gradients of the model, which should break nothing that gradients did not.
 
 
-def _beyond_gradients(target: AuditTarget, what: str, *attacks: Attack) -> tuple[int, str]:
+def _beyond_gradients(target: AuditTarget, what: str, *attacks: Attack) -> Check:
     right = target.after_gradients
     for attack in attacks:
         right = target.after(attack, right)
-    return _broken(target.after_gradients, right), f"broken by {what} and by no gradient attack"
+    what = f"broken by {what} and by no gradient attack"
+    return counted(target.n, _broken(target.after_gradients, right), what)
 
 
-@counting("random noise")
-def noise(target: AuditTarget) -> tuple[int, str]:
+@check("random noise")
+def noise(target: AuditTarget) -> Check:
     """Random search is the weakest attack: what it finds, gradients should find."""
     attack = RandomNoise(target.threat, target.queries)
     return _beyond_gradients(target, f"{target.queries} random points", attack)
 
 
-@counting("gradient-free attacks")
-def gradient_free(target: AuditTarget) -> tuple[int, str]:
+@check("gradient-free attacks")
+def gradient_free(target: AuditTarget) -> Check:
     """They see outputs only, and cannot be misled by gradients; where they win, gradients hide what
     is there (Uesato et al., 2018)."""
     spsa = SPSA(target.threat, SPSA_STEPS, target.queries // (2 * SPSA_STEPS) + 1)
@@ -265,21 +236,21 @@ def gradient_free(target: AuditTarget) -> tuple[int, str]:
     return _beyond_gradients(target, "SPSA or Square", spsa, square)
 
 
-@counting("decision-based attack")
-def decision_based(target: AuditTarget) -> tuple[int, str] | str:
+@check("decision-based attack")
+def decision_based(target: AuditTarget) -> Check:
     """A search that sees the predicted class alone (ray search, Chen & Gu, 2020) is not misled by
     saturated or rounded outputs either."""
     if target.threat.norm != "linf":
-        return "ray search is made for ℓ∞"
+        return Check("", None, "ray search is made for ℓ∞", "")
     return _beyond_gradients(target, "ray search", RaySearch(target.threat, target.queries))
 
 
-@counting("transfer from an undefended model")
-def transfer(target: AuditTarget) -> tuple[int, str] | str:
+@check("transfer from an undefended model")
+def transfer(target: AuditTarget) -> Check:
     """Examples made for another model know nothing of this one; where they still do better than its
     own gradients, those are masked (Papernot et al., 2017)."""
     if target.surrogate is None:
-        return "no surrogate model was given"
+        return Check("", None, "no surrogate model was given", "")
     attacks = (
         Transfer(
             LastingPGD(target.threat, target.steps, target.restarts, loss=loss),

@@ -57,7 +57,7 @@ class AuditTarget:
         """How many examples are audited."""
         return len(self.loop.y)
 
-    @cached_property
+    @property
     def all_examples(self) -> Tensor:
         """All are right before any attack."""
         return torch.ones(self.n, dtype=torch.bool)
@@ -76,11 +76,7 @@ class AuditTarget:
         self, name: str, right: Tensor, losses: Iterable[str] = LOSSES, **options: Any
     ) -> Tensor:
         """After PGD on each loss in turn; options: those of :class:`RestartedPGD`."""
-        budget: dict[str, Any] = {
-            "threat": self.threat,
-            "steps": self.steps,
-            "restarts": self.restarts,
-        }
+        budget = dict[str, Any](threat=self.threat, steps=self.steps, restarts=self.restarts)
         for loss in losses:
             attack = RestartedPGD(name=f"{name} {loss}", loss=LOSSES[loss], **(budget | options))
             right = self.after(attack, right)

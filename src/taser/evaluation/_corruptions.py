@@ -1,10 +1,8 @@
-"""Common corruptions of images, after CIFAR-10-C (Hendrycks and Dietterich, 2019), and accuracy.
+"""Accuracy under common corruptions of images, after CIFAR-10-C (Hendrycks and Dietterich, 2019).
 
 The levels of severity 1 … 5 are CIFAR-10-C's own; where our form is simpler than theirs, they are
-chosen to be about as strong, and the function says so. Pixels are not rounded to bytes.
-
-A corruption is a function (x, level, generator) → images like x, (B, C, H, W), and a line of
-`CORRUPTIONS` with its levels.
+chosen to be about as strong, and the function says so. Pixels are not rounded to bytes. A
+corruption is a function (x, level, generator) → images like x, and a line of `CORRUPTIONS`.
 """
 
 import io
@@ -60,10 +58,9 @@ class Corruption:
             raise ValueError(f"severity should be one of {SEVERITIES}; got {severity}")
         if (reason := self.unsupported(x)) is not None:
             raise ValueError(f"{self.name} cannot be done: {reason}")
-        if float(x.min()) < -TOLERANCE or float(x.max()) > 1 + TOLERANCE:
-            raise ValueError(
-                f"images should lie in [0, 1]; got {float(x.min()):g} to {float(x.max()):g}"
-            )
+        low, high = (float(end) for end in torch.aminmax(x))
+        if low < -TOLERANCE or high > 1 + TOLERANCE:
+            raise ValueError(f"images should lie in [0, 1]; got {low:g} to {high:g}")
         generator = torch.Generator(x.device).manual_seed(seed)
         return self.apply(x.clamp(0, 1), self.levels[severity - 1], generator).clamp(0, 1)
 
@@ -77,10 +74,7 @@ class Corruption:
 
 
 def in_pixels(length: float, x: Tensor) -> float:
-    """A length meant for 32×32 images, in pixels of x: longer in larger images.
-
-    It is not shorter in smaller ones, where a blur of a quarter of a pixel would do nothing.
-    """
+    """A length meant for 32×32 images, in pixels of x: longer in larger images, never shorter."""
     return length * max(1.0, min(x.shape[-2:]) / 32)
 
 
@@ -89,30 +83,36 @@ def shifted(x: Tensor, offset: Tensor) -> Tensor:
 
     x: (B, C, H, W); offset: (B, H, W, 2) or (B, 1, 1, 2), in pixels, across and then down.
     """
-    height, width = x.shape[-2:]
-    down, across = torch.meshgrid(
-        torch.arange(height, dtype=x.dtype, device=x.device),
-        torch.arange(width, dtype=x.dtype, device=x.device),
-        indexing="ij",
-    )
-    position = torch.stack([across, down], -1) + offset
-    size = torch.tensor([width, height], dtype=x.dtype, device=x.device)
+    lines = (torch.arange(side, dtype=x.dtype, device=x.device) for side in x.shape[-2:])
+    position = torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).flip(-1) + offset
+    size = torch.tensor(x.shape[:-3:-1], dtype=x.dtype, device=x.device)  # width, height
     grid = (2 * position + 1) / size - 1  # grid_sample counts from −1 to 1, edge to edge
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
 def smooth_noise(x: Tensor, knots: int, channels: int, generator: torch.Generator) -> Tensor:
     """N(0, 1) on a grid of knots × knots, interpolated to the size of x: (B, channels, H, W)."""
-    shape = (len(x), channels, knots, knots)
-    coarse = torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
+    coarse = _normal(x, generator, (len(x), channels, knots, knots))
     return F.interpolate(coarse, x.shape[-2:], mode="bicubic", align_corners=True)
+
+
+def _normal(x: Tensor, generator: torch.Generator, shape: tuple[int, ...] | None = None) -> Tensor:
+    return torch.randn(shape or x.shape, dtype=x.dtype, device=x.device, generator=generator)
+
+
+def _blurred(x: Tensor, radius: float, kernel: Callable[[Tensor], Tensor]) -> Tensor:
+    """Each channel convolved with kernel(‖u‖²), normalised; the edge is repeated outside."""
+    whole = math.ceil(radius)
+    line = torch.arange(-whole, whole + 1, dtype=x.dtype, device=x.device).square()
+    weights = kernel(line[:, None] + line)
+    padded = F.pad(x, [whole] * 4, mode="replicate").flatten(0, 1)[:, None]
+    return F.conv2d(padded, (weights / weights.sum())[None, None]).view_as(x)
 
 
 def gaussian_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
     """k ∗ x with k(u) ∝ exp(−‖u‖²/2σ²)."""
     sigma = in_pixels(sigma, x)
-    squared = _squared_distance(math.ceil(4 * sigma), x)
-    return _convolved(x, torch.exp(-squared / (2 * sigma**2)))
+    return _blurred(x, 4 * sigma, lambda squared: torch.exp(-squared / (2 * sigma**2)))
 
 
 def defocus_blur(x: Tensor, radius: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
@@ -121,9 +121,8 @@ def defocus_blur(x: Tensor, radius: float, generator: torch.Generator) -> Tensor
     The radii give kernels of the variance that those of CIFAR-10-C have, which are a coarse disc
     smoothed by a 3×3 Gaussian.
     """
-    radius = in_pixels(radius, x)
-    distance = _squared_distance(math.ceil(radius + 0.5), x).sqrt()
-    return _convolved(x, (radius + 0.5 - distance).clamp(0, 1))
+    edge = in_pixels(radius, x) + 0.5
+    return _blurred(x, edge, lambda squared: (edge - squared.sqrt()).clamp(0, 1))
 
 
 def motion_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
@@ -143,47 +142,31 @@ def motion_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     return trail / total
 
 
-def _squared_distance(radius: int, x: Tensor) -> Tensor:
-    """‖u‖² for u in a square of pixels around zero: (2·radius + 1, 2·radius + 1)."""
-    line = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device).square()
-    return line[:, None] + line
-
-
-def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
-    """Each channel convolved with the kernel, normalised; the edge is repeated outside."""
-    padded = F.pad(x, [len(kernel) // 2] * 4, mode="replicate").flatten(0, 1)[:, None]
-    return F.conv2d(padded, (kernel / kernel.sum())[None, None]).view_as(x)
-
-
 def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
     """P x Pᵀ: every pixel becomes the mean of those in its cell, `share` as many cells a side."""
-    rows, columns = (_cell_means(side, share, x) for side in x.shape[-2:])
-    return rows @ x @ columns.T
 
+    def means(side: int) -> Tensor:  # P_jk = 1/size of the cell where the centres of j and k lie
+        centres = torch.arange(side, device=x.device) + 0.5
+        cell = (centres * max(1, int(share * side)) / side).floor()
+        same = (cell[:, None] == cell).to(x.dtype)
+        return same / same.sum(1, keepdim=True)
 
-def _cell_means(side: int, share: float, x: Tensor) -> Tensor:
-    """P, (side, side): P_jk = 1/size of the cell where the centres of j and k lie, or 0."""
-    centres = torch.arange(side, device=x.device) + 0.5
-    cell = (centres * max(1, int(share * side)) / side).floor()
-    same = (cell[:, None] == cell).to(x.dtype)
-    return same / same.sum(1, keepdim=True)
+    return means(x.shape[-2]) @ x @ means(x.shape[-1]).T
 
 
 def jpeg(x: Tensor, quality: int, generator: torch.Generator) -> Tensor:  # noqa: ARG001
     """Encoded as JPEG of this quality and decoded; each channel alone unless there are three."""
-    images = x if x.shape[1] == 3 else x.flatten(0, 1)[:, None]
-    return torch.stack([_through_jpeg(image, quality) for image in images]).view_as(x).to(x)
 
+    def decoded(pixels: np.ndarray) -> np.ndarray:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
+        return np.asarray(Image.open(buffer), dtype=np.float32) / 255
 
-def _through_jpeg(image: Tensor, quality: int) -> Tensor:
-    """One image (C, H, W), with C one or three."""
-    pixels = image.mul(255).round().byte().movedim(0, -1).numpy(force=True)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
-        buffer, "JPEG", quality=quality
-    )
-    read = np.asarray(Image.open(buffer), dtype=np.float32) / 255
-    return torch.from_numpy(read).reshape(pixels.shape).movedim(-1, 0)
+    colours = x.shape[1] == 3
+    bytes_ = x.mul(255).round().byte().numpy(force=True)
+    images = bytes_.transpose(0, 2, 3, 1) if colours else bytes_.reshape(-1, *x.shape[2:])
+    found = torch.from_numpy(np.stack([decoded(image) for image in images]))
+    return (found.movedim(-1, 1) if colours else found.view(x.shape)).to(x)
 
 
 def brightness(x: Tensor, change: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
@@ -235,13 +218,6 @@ def speckle_noise(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor
     return x + sigma * x * _normal(x, generator)
 
 
-def _normal(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
-
-
-KNOTS = (2, 3, 5, 9, 17)  # each grid twice as fine as the last
-
-
 def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Tensor:
     """(x + c·fog)·m/(m + c), m the image's brightest value: fog adds light and reduces contrast.
 
@@ -249,9 +225,8 @@ def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Te
     CIFAR-10-C, whose amplitude falls by w from one grid to the next as well.
     """
     amount, decay = level
-    octaves = [
-        smooth_noise(x, knots, 1, generator) / decay**octave for octave, knots in enumerate(KNOTS)
-    ]
+    grids = enumerate((2, 3, 5, 9, 17))  # each twice as fine as the last
+    octaves = [smooth_noise(x, knots, 1, generator) / decay**octave for octave, knots in grids]
     plasma = torch.stack(octaves).sum(0)
     low, high = plasma.amin((1, 2, 3), keepdim=True), plasma.amax((1, 2, 3), keepdim=True)
     brightest = x.amax((1, 2, 3), keepdim=True)
@@ -319,6 +294,7 @@ class Shift:
 
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON; `correct` as 0 and 1."""
+        verdicts = {"clean": self.clean, **self.correct}
         return {
             "n": len(self.clean),
             "seed": self.seed,
@@ -332,8 +308,7 @@ class Shift:
                 for name in self.correct
             },
             "skipped": dict(self.skipped),
-            "correct": {"clean": self.clean.int().tolist()}
-            | {name: rows.int().tolist() for name, rows in self.correct.items()},
+            "correct": {name: rows.int().tolist() for name, rows in verdicts.items()},
         }
 
 
@@ -350,30 +325,25 @@ def shift(
     """Accuracy on x, (n, C, H, W) in [0, 1], with labels y, (n,), under every corruption."""
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-
-    def right(x: Tensor) -> Tensor:
-        return (predictions(model, x, batch_size) == y).cpu()
-
     skipped = {c.name: why for c in corruptions if (why := c.unsupported(x)) is not None}
     possible = [corruption for corruption in corruptions if corruption.name not in skipped]
     if not possible:
-        raise ValueError(
-            f"none of the corruptions can be done: {'; '.join(dict.fromkeys(skipped.values()))}"
-        )
+        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        raise ValueError(f"none of the corruptions can be done: {reasons}")
     correct = {}
     for done, corruption in enumerate(possible):
         if progress:
             progress(done, len(possible), corruption.name)
-        rows = [right(corruption(x, severity, seed=seed)) for severity in SEVERITIES]
-        correct[corruption.name] = torch.stack(rows)
-    return Shift(right(x), correct, skipped, seed)
+        corrupted = (corruption(x, severity, seed=seed) for severity in SEVERITIES)
+        rows = [predictions(model, images, batch_size) == y for images in corrupted]
+        correct[corruption.name] = torch.stack(rows).cpu()
+    clean = (predictions(model, x, batch_size) == y).cpu()
+    return Shift(clean, correct, skipped, seed)
 
 
-def mixed_corruptions(
-    x: Tensor, severity: int, *, corruptions: Sequence[Corruption] = CORRUPTIONS, seed: int = 0
-) -> Tensor:
+def mixed_corruptions(x: Tensor, severity: int, *, seed: int = 0) -> Tensor:
     """x with one corruption an example, all in turn: (n, C, H, W)."""
-    possible = [corruption for corruption in corruptions if corruption.unsupported(x) is None]
+    possible = [corruption for corruption in CORRUPTIONS if corruption.unsupported(x) is None]
     out = x.clone()
     for first, corruption in enumerate(possible[: len(x)]):
         rows = slice(first, None, len(possible))

@@ -3,11 +3,9 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
@@ -16,7 +14,7 @@ from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 from taser.attacks._autoattack import named_attack
 from taser.data._dataset import subset
 
-from ._attack_loop import AttackLoop, BatchStore, passes_of
+from ._attack_loop import AttackLoop, locked_store, passes_of
 from ._model_checks import attack_findings, check_data, check_model, oddities, square_findings
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
 
@@ -76,17 +74,17 @@ def evaluate(
         **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
         "oddities": oddities(odd),
     }  # fmt: skip
-    folder = None if out is None else Path(out)
-    with FileLock(folder / ".lock") if folder else nullcontext():
-        loop = AttackLoop.of(model, x, y, seed, batch_size, BatchStore(folder, settings))
+    with locked_store(out, settings) as store:
+        loop = AttackLoop.of(model, x, y, seed, batch_size, store)
         clean, verdicts, attacked = _run(loop, plan, findings, progress)
         findings = list(dict.fromkeys(findings))
         evaluation = Evaluation(
             threat, index, y.cpu(), clean, verdicts, tuple(findings), provenance, attacked
         )
-        if folder:
-            write_atomically(folder / "attacked.safetensors", save({"x": attacked.contiguous()}))
-            write_atomically(folder / "evaluation.json", evaluation.to_json() + "\n")
+        if store:
+            content = save({"x": attacked.contiguous()})
+            write_atomically(store.folder / "attacked.safetensors", content)
+            write_atomically(store.folder / "evaluation.json", evaluation.to_json() + "\n")
     return evaluation
 
 
@@ -126,14 +124,16 @@ def _run(
     verdicts: dict[str, Verdicts] = {}
     passes = [int(clean.sum()) * passes_of(attack) for attack in plan]
 
-    def progress_of(place: int) -> Progress:
-        return lambda done, _, label: (
-            progress and progress(sum(passes[:place]) + done, max(1, sum(passes)), label)
-        )
+    done, total = 0, max(1, sum(passes))
 
-    progress_of(0)(0, 0, f"clean {100 * float(clean.float().mean()):.1f} %")
-    for place, attack in enumerate(plan):
-        found, points, more = loop.run(attack, clean, progress=progress_of(place))
+    def report(step: int, _: int, label: str) -> None:
+        if progress:
+            progress(done + step, total, label)
+
+    report(0, 0, f"clean {100 * float(clean.float().mean()):.1f} %")
+    for attack, cost in zip(plan, passes, strict=True):
+        found, points, more = loop.run(attack, clean, progress=report)
+        done += cost
         verdicts[attack.name] = found
         newly_broken = robust & ~found.correct
         attacked[newly_broken] = points[newly_broken]

@@ -68,25 +68,24 @@ def ood_statistics(
     Δm + s·∇m, and s·∇m alone. Max softmax: −max_k p_k (Hendrycks and Gimpel, 2017); energy:
     −LSE(z) (Liu et al., 2020); score norm: ‖s(x)‖₂.
     """
-    generator = torch.Generator(x.device).manual_seed(seed)
+    options: dict[str, Any] = {
+        "backend": "auto", "probes": probes,
+        "generator": torch.Generator(x.device).manual_seed(seed),
+    }  # fmt: skip
     parts: list[dict[str, Tensor]] = []
     with eval_mode(model, freeze=True):
         for rows in x.split(batch_size):
             z, s = model(rows.clone()).float(), score(rows)
             f = Probed(model, Margin(), z.argmax(1))
             residuals = {
-                name: stein_residual(
-                    f, rows, s, operator=operator, backend="auto", probes=probes,
-                    generator=generator,
-                )
+                name: stein_residual(f, rows, s, operator=operator, **options)
                 for name, operator in RESIDUALS.items()
-            }  # fmt: skip
-            parts.append({
-                **residuals,
-                "max softmax": -z.softmax(1).amax(1),
-                "energy": -z.logsumexp(1),
+            }
+            usual = {
+                "max softmax": -z.softmax(1).amax(1), "energy": -z.logsumexp(1),
                 "score norm": lengths(s).flatten(),
-            })  # fmt: skip
+            }  # fmt: skip
+            parts.append(residuals | usual)
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}
 
 
@@ -97,8 +96,6 @@ def out_of_distribution(
     outside: Mapping[str, Tensor],
     *,
     reference: Tensor,
-    probes: int = 4,
-    batch_size: int = 250,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> OutOfDistribution:
@@ -113,20 +110,17 @@ def out_of_distribution(
         if progress:
             progress(done, len(sets), name)
         inputs = inputs.to(device_of(model, inputs))
-        statistics = ood_statistics(
-            model, score, inputs, probes=probes, batch_size=batch_size, seed=seed
-        )
+        statistics = ood_statistics(model, score, inputs, seed=seed)
         usual = found[0] if found else statistics
         centred = {f"{r}, centred": (statistics[r] - usual[r].mean()).abs() for r in RESIDUALS}
         found.append(statistics | centred)
     _, inside, *others = found
-    return OutOfDistribution(
-        tuple(
-            Detection(s, name, auroc(inside[s], other[s], seed=seed), len(x), len(outside[name]))
-            for name, other in zip(outside, others, strict=True)
-            for s in inside
-        )
+    detections = (
+        Detection(s, name, auroc(inside[s], other[s], seed=seed), len(x), len(outside[name]))
+        for name, other in zip(outside, others, strict=True)
+        for s in inside
     )
+    return OutOfDistribution(tuple(detections))
 
 
 def perturbed(

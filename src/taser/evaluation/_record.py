@@ -99,9 +99,6 @@ def device_of(model: Model, x: Tensor) -> torch.device:
     return next((t.device for t in chain(module.parameters(), module.buffers())), x.device)
 
 
-PACKAGES = ("taser", "torch", "numpy", "pyautoattack")
-
-
 @dataclass(frozen=True)
 class Provenance:
     """Seeds, hashes, settings and versions.
@@ -124,20 +121,18 @@ class Provenance:
         cls, model: Model, x: Tensor, y: Tensor, attacks: Sequence[Attack], seed: int, batch: int
     ) -> "Provenance":
         """That of an evaluation of `model` on x, (n, *), and y, (n,)."""
+        with seeded(x.device, seed):
+            found = predictions(model, x, batch)
+        packages = ("taser", "torch", "numpy", "pyautoattack")
         return cls(
             seed=seed,
             batch_size=batch,
             weights=weights_hash(check_module(model)),
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
-            versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
-            answers=_hash_of_predictions(model, x, seed, batch),
+            versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
+            answers=sha256_of_arrays([found.numpy(force=True)]),
         )
-
-
-def _hash_of_predictions(model: Model, x: Tensor, seed: int, batch: int) -> str:
-    with seeded(x.device, seed):
-        return sha256_of_arrays([predictions(model, x, batch).numpy(force=True)])
 
 
 def described(value: Any) -> str:

@@ -73,35 +73,28 @@ def score_quality(
     generator = torch.Generator(held_out.device).manual_seed(seed)
     gaussian = Gaussian.fit(train.double(), 1e-6)  # its posterior mean is the best linear denoiser
 
-    def level(timestep: int) -> Level:
-        score = denoiser.at(timestep=timestep)
-        parts = [score.noised(rows, generator) for rows in held_out.split(batch)]
-        noised, s = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-
-        def error(scores: Tensor) -> float:  # of D(x; σ) = x + σ²s, as a share of σ²
-            return _mean_square(noised + score.sigma**2 * scores - held_out) / score.sigma**2
-
-        checks = [
-            stein_identity(f, noised, s, generator=generator)
-            for f in random_functions(noised, functions, generator)
-        ]
-        clean = torch.cat([score(rows) for rows in held_out.split(batch)])
-        some = held_out[subset(len(held_out), batch)]
-        return Level(
-            timestep=timestep,
-            sigma=score.sigma,
-            error=error(s),
-            linear=error(gaussian.at(sigma=score.sigma)(noised)),
-            stein=max(checks, key=lambda check: abs(check.z)),
-            score_rms=_mean_square(clean) ** 0.5,
-            flip=_flip_error(score, some) if held_out.ndim == 4 else None,
-        )
-
     levels = []
     for done, timestep in enumerate(timesteps):
         if progress:
             progress(done, len(timesteps), f"t = {timestep}")
-        levels.append(level(timestep))
+        score = denoiser.at(timestep=timestep)
+        sigma = score.sigma
+        parts = [score.noised(rows, generator) for rows in held_out.split(batch)]
+        noised, s = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        # The errors of D(x; σ) = x + σ²s, as shares of σ².
+        error, linear = (
+            _mean_square(noised + sigma**2 * scores - held_out) / sigma**2
+            for scores in (s, gaussian.at(sigma=sigma)(noised))
+        )
+        checks = [
+            stein_identity(f, noised, s, generator=generator)
+            for f in random_functions(noised, functions, generator)
+        ]
+        stein = max(checks, key=lambda check: abs(check.z))
+        rms = _mean_square(torch.cat([score(rows) for rows in held_out.split(batch)])) ** 0.5
+        some = held_out[subset(len(held_out), batch)]
+        flip = _flip_error(score, some) if held_out.ndim == 4 else None
+        levels.append(Level(timestep, sigma, error, linear, stein, rms, flip))
     some = held_out[subset(len(held_out), 500)]  # the first might be all of one class
     test = ksd_test(*denoiser.at(timestep=50).noised(some, generator), generator=generator)
     return ScoreQuality(tuple(levels), test.statistic, test.p_value, len(held_out))

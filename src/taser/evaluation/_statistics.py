@@ -38,8 +38,7 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL, seed: int = 0) -
     Where all verdicts agree a resample never differs: then the interval is the exact binomial one,
     1 − (α/2)^{1/n} from the end ("rule of three"), and nearly so where a few do not.
     """
-    shares = _per_example(correct)
-    _check(len(shares), level)
+    shares = _per_example(correct, level)
     found, unseen = _mean_interval(shares, level, seed), _unseen(len(shares), level)
     return Interval(found.value, min(found.low, 1 - unseen), max(found.high, unseen))
 
@@ -55,13 +54,8 @@ def difference_interval(
     which an example counts by how many of the k pairs differ on it; for k = 1 it excludes zero only
     where :func:`mcnemar` is significant.
     """
-    if first.shape != second.shape:
-        raise ValueError(
-            "two models are compared on the same examples; got verdicts of shapes "
-            f"{tuple(first.shape)} and {tuple(second.shape)}"
-        )
-    shares = _per_example(first) - _per_example(second)
-    _check(len(shares), level)
+    _check_paired(first, second)
+    shares = _per_example(first, level) - _per_example(second, level)
     if not shares.any():
         unseen = _unseen(len(shares), level)
         return Interval(0.0, -unseen, unseen)
@@ -69,8 +63,10 @@ def difference_interval(
     if np.count_nonzero(shares) < FEW:
         pairs = len(torch.atleast_2d(first))
         votes = np.rint(shares[shares != 0] * pairs).astype(int)
-        low, high = np.array(_sign_interval(votes, (1 - level) / 2)) / (pairs * len(shares))
-        return Interval(found.value, min(found.low, float(low)), max(found.high, float(high)))
+        tail, total = (1 - level) / 2, int(np.abs(votes).sum())
+        bounds = _lower_bound(votes, tail), 1 - _lower_bound(-votes, tail)  # of P[a vote is > 0]
+        low, high = ((2 * p - 1) * total / (pairs * len(shares)) for p in bounds)
+        return Interval(found.value, min(found.low, low), max(found.high, high))
     return found
 
 
@@ -92,11 +88,9 @@ def retrained_interval(
     sizes = {verdicts.shape[-1] for verdicts in (*first, *second)}
     if len(sizes) > 1:
         raise ValueError(f"networks are compared on the same examples; got {sorted(sizes)}")
-    gains = np.stack(
-        [_per_example(a) - _per_example(b) for a, b in zip(first, second, strict=True)]
-    )
+    before, after = ([_per_example(v, level) for v in verdicts] for verdicts in (second, first))
+    gains = np.stack(after) - np.stack(before)
     n = gains.shape[1]
-    _check(n, level)
     seeds, examples = gains.mean(1).var(ddof=1) / k, gains.mean(0).var() / n
     both = seeds + examples
     if not both > 0:  # nothing differed, or everything
@@ -106,16 +100,6 @@ def retrained_interval(
         half_width = float(student.ppf((1 + level) / 2, freedom) * np.sqrt(both))
     value = float(gains.mean())
     return Interval(value, max(value - half_width, -1.0), min(value + half_width, 1.0))
-
-
-def _sign_interval(votes: np.ndarray, tail: float) -> tuple[float, float]:
-    """Of Σ votes, given their sizes: (2p − 1)·Σ|votes| at the exact bounds of p = P[a vote is > 0].
-
-    votes: (m,) integers, none zero.
-    """
-    total = int(np.abs(votes).sum())
-    low, high = _lower_bound(votes, tail), 1 - _lower_bound(-votes, tail)
-    return (2 * low - 1) * total, (2 * high - 1) * total
 
 
 def _lower_bound(votes: np.ndarray, tail: float) -> float:
@@ -134,45 +118,40 @@ def _lower_bound(votes: np.ndarray, tail: float) -> float:
     return low
 
 
-def chance_of(count: int, n: int, share: float) -> float:
-    """P(Binomial(n, share) ≥ count).
-
-    >>> round(chance_of(1, 2, 0.5), 12)
-    0.75
-    """
-    from scipy.stats import binom  # slow to import
-
-    return float(binom.sf(count - 1, n, share))
-
-
 def _unseen(n: int, level: float) -> float:
     """The largest probability of what n examples did not show: 1 − (α/2)^{1/n}."""
     return 1 - ((1 - level) / 2) ** (1 / n)
 
 
-def _per_example(correct: Tensor) -> np.ndarray:
+def _per_example(correct: Tensor, level: float) -> np.ndarray:
     """The share of positive verdicts on each example, (n,)."""
     if correct.ndim not in (1, 2):
         raise ValueError(f"verdicts are (n,) or (k, n); got {tuple(correct.shape)}")
+    if (n := correct.shape[-1]) < 1 or not 0 < level < 1:
+        raise ValueError(f"at least one example and 0 < level < 1 are needed; got {n}, {level}")
     return torch.atleast_2d(correct).double().mean(0).numpy()
 
 
-def _resampled_counts(counts: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """n = Σ counts draws with replacement: how often each of m kinds is drawn, (resamples, m)."""
-    n = int(counts.sum())
-    return rng.multinomial(n, counts / n, resamples)
+def _check_paired(first: Tensor, second: Tensor, ndims: tuple[int, ...] = (1, 2)) -> None:
+    if first.shape != second.shape or first.ndim not in ndims:
+        raise ValueError(
+            "two models are compared on the same examples; got verdicts of shapes "
+            f"{tuple(first.shape)} and {tuple(second.shape)}"
+        )
 
 
-def _percentiles(values: np.ndarray, level: float) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def _interval(value: float, resampled: np.ndarray, level: float) -> Interval:
+    """Bootstrap percentile interval."""
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(low), float(high))
 
 
 def _mean_interval(values: np.ndarray, level: float, seed: int) -> Interval:
     """Bootstrap percentile interval of a mean of n values, of which few are different."""
+    n = len(values)
     kinds, counts = np.unique(values, return_counts=True)
-    drawn = _resampled_counts(counts, RESAMPLES, np.random.default_rng(seed))
-    return Interval(float(values.mean()), *_percentiles(drawn @ kinds / len(values), level))
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)
+    return _interval(float(values.mean()), drawn @ kinds / n, level)
 
 
 def mcnemar(first: Tensor, second: Tensor) -> float:
@@ -181,20 +160,11 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
     Of the b + c examples where they disagree, each is as likely to favour one as the other:
     p = 2·P[Binomial(b + c, ½) ≤ min(b, c)], at most 1.
     """
-    if first.shape != second.shape or first.ndim != 1:
-        raise ValueError(
-            "two models are compared on the same examples, (n,); got "
-            f"{tuple(first.shape)} and {tuple(second.shape)}"
-        )
+    _check_paired(first, second, (1,))
     from scipy.stats import binomtest  # slow to import
 
     gained, lost = int((first & ~second).sum()), int((second & ~first).sum())
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
-
-
-def _check(n: int, level: float) -> None:
-    if n < 1 or not 0 < level < 1:
-        raise ValueError(f"at least one example and 0 < level < 1 are needed; got {n}, {level}")
 
 
 def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int = 0) -> Interval:
@@ -226,8 +196,8 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
         return (wins * against).sum(1) / (len(n) * len(m))
 
     rng = np.random.default_rng(seed)
-    areas = area(*(_resampled_counts(counts, resamples, rng) for counts in (n, m)))
-    return Interval(float(area(n[None], m[None])[0]), *_percentiles(areas, LEVEL))
+    drawn = (rng.multinomial(len(c), c / len(c), resamples) for c in (n, m))
+    return _interval(float(area(n[None], m[None])[0]), area(*drawn), LEVEL)
 
 
 @dataclass(frozen=True)
@@ -267,7 +237,12 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     with m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
     """
     shared = _shared_attacks(evaluations)
-    columns = {name: _columns(evaluation, shared) for name, evaluation in evaluations.items()}
+    columns = {}
+    for name, evaluation in evaluations.items():
+        columns[name] = {"clean": evaluation.clean}
+        columns[name] |= {attack: evaluation.attacks[attack].correct for attack in shared}
+        if len(shared) > 1:
+            columns[name]["worst case"] = evaluation.robust_under(shared)
     level = 1 - (1 - LEVEL) / max(len(columns) - 1, 1)
     rows: dict[str, dict[str, Cell]] = {name: {} for name in columns}
     for name, own in columns.items():
@@ -315,10 +290,3 @@ def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
             "compared"
         )
     return shared
-
-
-def _columns(evaluation: Evaluation, attacks: list[str]) -> dict[str, Tensor]:
-    """Verdicts by column, (n,) each."""
-    columns = {"clean": evaluation.clean}
-    columns |= {name: evaluation.attacks[name].correct for name in attacks}
-    return columns | ({"worst case": evaluation.robust_under(attacks)} if len(attacks) > 1 else {})

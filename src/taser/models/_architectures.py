@@ -1,6 +1,6 @@
 """The built-in networks, and `build`, which makes one by its name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from itertools import pairwise
@@ -16,12 +16,11 @@ Factory = Callable[[], nn.Module]
 Activation = str | Factory
 """A name, or a function that makes the layer: "silu" or `nn.SiLU`."""
 
-SOFTPLUS_BETA = 10.0  # near ReLU, as in smooth adversarial training (Xie et al., 2020)
-
 ACTIVATIONS: dict[str, Factory] = {
     "relu": nn.ReLU,
     "silu": nn.SiLU,
-    "softplus": partial(nn.Softplus, beta=SOFTPLUS_BETA),
+    # Near ReLU, as in smooth adversarial training (Xie et al., 2020).
+    "softplus": partial(nn.Softplus, beta=10.0),
 }
 
 
@@ -39,10 +38,8 @@ def activation_factory(activation: Activation) -> Factory:
             raise unknown("activation", activation, ACTIVATIONS)
         return ACTIVATIONS[activation.lower()]
     if isinstance(activation, nn.Module) or not callable(activation):
-        raise ValueError(
-            "activation should be a name or a function that makes a layer, such as nn.SiLU; "
-            f"got {activation!r}"
-        )
+        wanted = "a name or a function that makes a layer, such as nn.SiLU"
+        raise ValueError(f"activation should be {wanted}; got {activation!r}")
     return activation
 
 
@@ -53,8 +50,7 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 class Normalised(nn.Module):
     """A network of (x − mean)/std, so that attacks, scores and penalties see x itself.
 
-    mean, std: a number for each channel, or one for all; part of the weights. `dims` axes of x
-    follow the channels: 2 for images (B, C, H, W), 0 for vectors (B, d).
+    mean, std: a number for each channel, or one for all. `dims` axes of x follow the channels.
     """
 
     mean: Tensor
@@ -63,22 +59,15 @@ class Normalised(nn.Module):
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dims: int = 2) -> None:
         super().__init__()
         if len(mean) != len(std) or not mean:
-            raise ValueError(
-                "mean and std should have one number for each channel; "
-                f"got {len(mean)} and {len(std)}"
-            )
+            sizes = f"{len(mean)} and {len(std)}"
+            raise ValueError(f"mean and std should have one number for each channel; got {sizes}")
         if not all(s > 0 for s in std):
             raise ValueError(f"std should be positive; got {std}")
         for name, numbers in (("mean", mean), ("std", std)):  # 0 and 1 are numbers too
             self.register_buffer(name, torch.tensor([*map(float, numbers)]).view(-1, *[1] * dims))
 
     def normalise(self, x: Tensor) -> Tensor:
-        """(B, *) → (B, *)."""
         return (x - self.mean) / self.std
-
-
-COARSEST = 4
-"""The image is halved until its longer side is no more than this."""
 
 
 class SmallCNN(Normalised):
@@ -110,16 +99,12 @@ class SmallCNN(Normalised):
             return [conv, *([nn.BatchNorm2d(outputs)] if norm else []), make()]
 
         widths = [width]
-        while max(height, side) > COARSEST:
+        while max(height, side) > 4:
             height, side = (height + 1) // 2, (side + 1) // 2
             widths.append(2 * widths[-1])
         self.stem = nn.Sequential(*layer(channels, width, 1))
-        self.stages = nn.Sequential(
-            *(
-                nn.Sequential(*layer(before, after, 2), *layer(after, after, 1))
-                for before, after in pairwise(widths)
-            )
-        )
+        stages = [(*layer(a, b, 2), *layer(b, b, 1)) for a, b in pairwise(widths)]
+        self.stages = nn.Sequential(*(nn.Sequential(*stage) for stage in stages))
         self.head = nn.Linear(widths[-1] * height * side, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -148,21 +133,25 @@ class MLP(Normalised):
             raise ValueError(f"depth should be at least 1 hidden layer; got {depth}")
         make = activation_factory(activation)
         hidden = [prod(shape), *[width] * depth]
-        self.hidden = nn.Sequential(
-            *(nn.Sequential(nn.Linear(before, after), make()) for before, after in pairwise(hidden))
-        )
+        layers = [nn.Sequential(nn.Linear(a, b), make()) for a, b in pairwise(hidden)]
+        self.hidden = nn.Sequential(*layers)
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.hidden(self.normalise(x).flatten(1)))
 
 
-class Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut (He et al., 2016).
+def _stages(block: Callable[..., nn.Module], widths: Sequence[int], blocks: int) -> nn.Module:
+    """For each further width a stage of blocks; all but the first stage halve the image."""
+    stages: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        first = block(before, after, 2 if stages else 1)
+        stages.append(nn.Sequential(first, *(block(after, after, 1) for _ in range(1, blocks))))
+    return nn.Sequential(*stages)
 
-    (B, inputs, H, W) → (B, outputs, H/stride, W/stride). The shortcut is x itself, or, where the
-    shape changes, a 1×1 convolution of x and its norm.
-    """
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a shortcut: (B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, activation: Factory) -> None:
         super().__init__()
@@ -203,15 +192,7 @@ class ResNet18(Normalised):
         self.stem = nn.Sequential(
             nn.Conv2d(len(mean), width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), make()
         )
-        self.stages = nn.Sequential(
-            *(
-                nn.Sequential(
-                    Block(before, after, 1 if stage == 0 else 2, make),
-                    Block(after, after, 1, make),
-                )
-                for stage, (before, after) in enumerate(pairwise(widths))
-            )
-        )
+        self.stages = _stages(partial(Block, activation=make), widths, 2)
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -220,11 +201,7 @@ class ResNet18(Normalised):
 
 
 class PreactivationBlock(nn.Module):
-    """Two 3×3 convolutions, each after its norm and activation, and a shortcut.
-
-    (B, inputs, H, W) → (B, outputs, H/stride, W/stride). The shortcut is x itself, or, where the
-    shape changes, a 1×1 convolution of x after the first norm and activation.
-    """
+    """As `Block`, with each norm and activation before its convolution (He et al., 2016)."""
 
     def __init__(
         self, inputs: int, outputs: int, stride: int, activation: Factory, dropout: float
@@ -274,15 +251,8 @@ class WideResNet(Normalised):
         make = activation_factory(activation)
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
         self.stem = nn.Conv2d(len(mean), widths[0], 3, 1, 1, bias=False)
-        self.stages = nn.Sequential(
-            *(
-                nn.Sequential(
-                    PreactivationBlock(before, after, 1 if stage == 0 else 2, make, dropout),
-                    *(PreactivationBlock(after, after, 1, make, dropout) for _ in range(1, blocks)),
-                )
-                for stage, (before, after) in enumerate(pairwise(widths))
-            )
-        )
+        block = partial(PreactivationBlock, activation=make, dropout=dropout)
+        self.stages = _stages(block, widths, blocks)
         self.last = nn.Sequential(nn.BatchNorm2d(widths[-1]), make())
         self.head = nn.Linear(widths[-1], classes)
         for module in self.modules():
@@ -294,32 +264,26 @@ class WideResNet(Normalised):
         return self.head(h.mean((2, 3)))
 
 
-Shape = tuple[int, ...]
-
 # From the shape of one input, the number of outputs and what all networks share (activation, mean,
 # std); the keyword-only options are those that `build` accepts for the name.
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": lambda _, outputs, shared, *, width=64: ResNet18(outputs, width, **shared),
-    "wideresnet28": lambda _, outputs, shared, *, width=10, dropout=0.0: WideResNet(
-        28, width, outputs, dropout=dropout, **shared
-    ),
-    "wideresnet34": lambda _, outputs, shared, *, width=10, dropout=0.0: WideResNet(
-        34, width, outputs, dropout=dropout, **shared
-    ),
-    "cnn": lambda shape, outputs, shared, *, width=32, norm=True: SmallCNN(
-        shape, outputs, width, norm=norm, **shared
-    ),
-    "mlp": lambda shape, outputs, shared, *, width=256, depth=2: MLP(
-        shape, outputs, width, depth, **shared
-    ),
-}
+    "wideresnet28": lambda _, outputs, shared, *, width=10, dropout=0.0:
+        WideResNet(28, width, outputs, dropout=dropout, **shared),
+    "wideresnet34": lambda _, outputs, shared, *, width=10, dropout=0.0:
+        WideResNet(34, width, outputs, dropout=dropout, **shared),
+    "cnn": lambda shape, outputs, shared, *, width=32, norm=True:
+        SmallCNN(shape, outputs, width, norm=norm, **shared),
+    "mlp": lambda shape, outputs, shared, *, width=256, depth=2:
+        MLP(shape, outputs, width, depth, **shared),
+}  # fmt: skip
 
 
 def build(
     name: str,
     *,
     classes: int | None,
-    shape: Shape,
+    shape: tuple[int, ...],
     activation: Activation = "relu",
     width: int | None = None,
     mean: tuple[float, ...] | None = None,
@@ -351,9 +315,7 @@ def build(
         raise unknown("model", name, BUILDERS)
     if width is not None:
         options["width"] = width
-    known = [
-        p.name for p in signature(make).parameters.values() if p.kind is Parameter.KEYWORD_ONLY
-    ]
+    known = [k for k, p in signature(make).parameters.items() if p.kind is Parameter.KEYWORD_ONLY]
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, ["activation", "mean", "std", *known])
@@ -364,33 +326,21 @@ def build(
     if not shape or min(shape) < 1:
         raise ValueError(f"shape should be (C, H, W) or (d,), each at least 1; got {shape}")
     if normalise_name(name) != "mlp" and len(shape) != 3:
-        raise ValueError(
-            f"{normalise_name(name)} is for images of shape (C, H, W); got {shape}: take 'mlp'"
-        )
-    shared = {
-        "activation": activation,
-        "mean": _per_channel("mean", mean, shape, 0.0),
-        "std": _per_channel("std", std, shape, 1.0),
-    }
+        raise ValueError(f"{name} is for images of shape (C, H, W); got {shape}: take 'mlp'")
+    mean = (0.0,) * shape[0] if mean is None else tuple(mean)
+    std = (1.0,) * shape[0] if std is None else tuple(std)
+    for what, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) != shape[0]:
+            raise ValueError(
+                f"{what} should have {shape[0]} numbers, one for each channel of inputs of shape "
+                f"{shape}; got {len(numbers)}"
+            )
+    shared = {"activation": activation, "mean": mean, "std": std}
     return make(tuple(shape), outputs, shared, **options)
 
 
-def _per_channel(
-    what: str, given: tuple[float, ...] | None, shape: Shape, default: float
-) -> tuple[float, ...]:
-    values = (default,) * shape[0] if given is None else tuple(given)
-    if len(values) != shape[0]:
-        raise ValueError(
-            f"{what} should have {shape[0]} numbers, one for each channel of inputs of shape "
-            f"{shape}; got {len(values)}"
-        )
-    return values
-
-
 class Wrapped(nn.Module):
-    """A function of inputs as a module, together with the modules that it calls.
-
-    Attacks, penalties and evaluations put a model into eval mode, which only a module allows:
+    """A function of inputs as a module, which has an eval mode, with the modules that it calls.
 
     >>> import torch
     >>> net = torch.nn.Linear(4, 3)

@@ -17,11 +17,8 @@ from taser._names import import_callable
 from ._architectures import build
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
-WRAPPERS = ("state_dict", "model", "model_state_dict", "net")
-"""Where training scripts put the state dict inside a checkpoint."""
-PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What DataParallel, torch.compile and wrappers put before every name."""
-SHOWN = 3
+WRAPPERS = ("state_dict", "model", "model_state_dict", "net")  # keys of a checkpoint
+PREFIXES = ("module.", "_orig_mod.", "model.")  # by DataParallel, torch.compile and wrappers
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
@@ -46,7 +43,19 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
             f"{path} cannot be read as weights alone. If it holds a pickled model, which would run "
             "code when it is loaded, save model.state_dict() instead, best as .safetensors"
         ) from error
-    return _state_dict(loaded, path)
+    while isinstance(loaded, Mapping) and (
+        inner := [loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), Mapping)]
+    ):
+        loaded = inner[0]
+    if not isinstance(loaded, Mapping) or not loaded:
+        got = f"{type(loaded).__name__}: {loaded!r:.80}"
+        raise ValueError(f"{path} should hold a state dict; got {got}")
+    if other := [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]:
+        raise ValueError(
+            f"{path} should hold a state dict, bare or under {', '.join(WRAPPERS)}; "
+            f"these are no tensors: {_first(other)}"
+        )
+    return dict(loaded)
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
@@ -54,8 +63,12 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
 
     Prefixes of wrappers ("module.", "_orig_mod.", "model.") are removed until names match.
     """
-    own = model.state_dict()
-    state = _strip_prefixes(read_weights(path), own)
+    own, state = model.state_dict(), read_weights(path)
+    while not state.keys() & own.keys():
+        prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None)
+        if prefix is None:
+            break
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
     misfits = [
         f"{key} ({tuple(state[key].shape)} in the file, {tuple(own[key].shape)} in the model)"
         for key in state.keys() & own.keys()
@@ -64,45 +77,13 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in state if key not in own]
     wrong = {"missing": missing, "unexpected": unexpected, "of another shape": sorted(misfits)}
-    if any(wrong.values()):
-        listed = "; ".join(
-            f"{len(keys)} {how}: {_first(keys)}" for how, keys in wrong.items() if keys
-        )
-        raise ValueError(f"the weights in {path} are not this model's: {listed}")
+    if listed := [f"{len(keys)} {how}: {_first(keys)}" for how, keys in wrong.items() if keys]:
+        raise ValueError(f"the weights in {path} are not this model's: {'; '.join(listed)}")
     model.load_state_dict(state)
 
 
-def _state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:
-    """The names and tensors inside what a checkpoint holds."""
-    while isinstance(loaded, Mapping):
-        inner = [loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), Mapping)]
-        if not inner:
-            break
-        loaded = inner[0]
-    if not isinstance(loaded, Mapping) or not loaded:
-        raise ValueError(
-            f"{path} should hold a state dict; got {type(loaded).__name__}: {loaded!r:.80}"
-        )
-    other = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
-    if other:
-        raise ValueError(
-            f"{path} should hold a state dict, bare or under {', '.join(WRAPPERS)}; "
-            f"these are no tensors: {_first(other)}"
-        )
-    return dict(loaded)
-
-
-def _strip_prefixes(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    while not state.keys() & own.keys():
-        prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None)
-        if prefix is None:
-            break
-        state = {key.removeprefix(prefix): value for key, value in state.items()}
-    return state
-
-
 def _first(keys: list[str]) -> str:
-    return ", ".join(keys[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
+    return ", ".join([*keys[:3], *(["…"] if len(keys) > 3 else [])])
 
 
 def load_model(
@@ -136,10 +117,31 @@ def load_model(
     model = _make(spec, classes, shape, options)
     if weights is not None:
         load_weights(model, weights)
-        if ":" not in spec:
-            _check_activation(Path(weights).expanduser(), options.get("activation", "relu"))
+        # Nothing in the shape of a run's weights tells its activation.
+        beside = Path(weights).expanduser().parent / "model.json"
+        if ":" not in spec and beside.is_file():
+            trained = json.loads(beside.read_text()).get("options", {}).get("activation", "relu")
+            if trained != (given := options.get("activation", "relu")):
+                raise ValueError(
+                    f"{weights} was trained with activation={trained}, not {given}: name the run's "
+                    f"folder instead, or give the option activation={trained} (for taser finetune "
+                    f"model.activation={trained})"
+                )
     model.eval()
-    _check_outputs(spec, model, classes, tuple(shape))
+    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    try:
+        with torch.no_grad():
+            outputs = model(own.new_zeros(2, *shape))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{spec} does not take the inputs of these data, of shape {tuple(shape)}: {error}. "
+            "Other data have another name (data.name=… for taser finetune)"
+        ) from error
+    allowed = [(2, 1), (2,)] if classes in (None, 1) else [(2, classes)]
+    got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if got not in allowed:
+        wanted = " or ".join(map(str, allowed))
+        raise ValueError(f"{spec} should give {wanted} for two inputs of shape {shape}; got {got}")
     return model
 
 
@@ -162,39 +164,3 @@ def _make(
     if not isinstance(model, nn.Module):
         raise ValueError(f"{spec} should return an nn.Module; got {type(model).__name__}")
     return model
-
-
-def _check_activation(weights: Path, activation: object) -> None:
-    """Raise if the weights lie in the folder of a run whose network has another.
-
-    Nothing in the shape of the weights would tell.
-    """
-    beside = weights.parent / "model.json"
-    if not beside.is_file():
-        return
-    own = json.loads(beside.read_text()).get("options", {}).get("activation", "relu")
-    if own != activation:
-        raise ValueError(
-            f"{weights} was trained with activation={own}, not {activation}: name the run's folder "
-            f"instead, or give the option activation={own} (for taser finetune "
-            f"model.activation={own})"
-        )
-
-
-def _check_outputs(
-    spec: str, model: nn.Module, classes: int | None, shape: tuple[int, ...]
-) -> None:
-    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    try:
-        with torch.no_grad():
-            outputs = model(own.new_zeros(2, *shape))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"{spec} does not take the inputs of these data, of shape "
-            f"{shape}: {error}. Other data have another name (data.name=… for taser finetune)"
-        ) from error
-    allowed = [(2, 1), (2,)] if classes in (None, 1) else [(2, classes)]
-    if not isinstance(outputs, Tensor) or tuple(outputs.shape) not in allowed:
-        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        wanted = " or ".join(map(str, allowed))
-        raise ValueError(f"{spec} should give {wanted} for two inputs of shape {shape}; got {got}")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from taser.compare import Results, Row, RunResult
 from taser.scores import pretrained
-from taser.scores._named import SHIPPED
+from taser.scores._adapters import SHIPPED
 from taser.training._build import build_data
 from taser.training._run_folder import read_data_config
 

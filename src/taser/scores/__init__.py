@@ -1,10 +1,9 @@
 """Scores: s(x) ≈ ∇log p(x) of the training inputs, (B, *) → (B, *), always detached."""
 
-from ._adapters import ffdnet, from_diffusers, from_edm
+from ._adapters import ffdnet, from_diffusers, from_edm, named, pretrained
 from ._denoiser import Denoiser
 from ._densities import Density, DensityScore, Gaussian, GaussianMixture, KernelDensity
 from ._fit import FitConfig, fit
-from ._named import named, pretrained
 from ._score import (
     Affine,
     DenoisingScore,

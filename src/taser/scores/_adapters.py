@@ -1,8 +1,10 @@
-"""Denoisers and diffusion models that others have trained, as scores of pixels in [0, 1]."""
+"""Scores that were trained before: by others, on pixels in [0, 1], ours that ship, and by name."""
 
 import hashlib
 from collections.abc import Callable
+from importlib.resources import as_file, files
 from importlib.util import find_spec
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,6 +12,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from taser._names import import_callable
+
+from ._denoiser import Denoiser
 from ._score import REFERENCE_TIMESTEP, Denoise, DenoisingScore, pixel_sigma, sigma_of
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
@@ -18,22 +23,6 @@ Prediction = Literal["epsilon", "v_prediction", "sample"]
 def in_pixels(denoise_u: Denoise) -> Denoise:
     """A denoiser of u ∈ [-1, 1] with noise σ_u, as one of x ∈ [0, 1] with noise σ = σ_u/2."""
     return lambda x, sigma: (denoise_u(2 * x - 1, 2 * sigma) + 1) / 2
-
-
-def posterior_mean(
-    predicted: Tensor, x_t: Tensor, alpha_bar: float, prediction: Prediction
-) -> Tensor:
-    """E[u₀ | x_t] from what a diffusion model predicts at x_t = √ᾱ u₀ + √(1−ᾱ) ε.
-
-    epsilon: (x_t − √(1−ᾱ) ε)/√ᾱ, so that the score of x_t is −ε/√(1−ᾱ);
-    v_prediction: √ᾱ x_t − √(1−ᾱ) v; sample: the prediction itself.
-    """
-    signal, noise = alpha_bar**0.5, (1 - alpha_bar) ** 0.5
-    if prediction == "epsilon":
-        return (x_t - noise * predicted) / signal
-    if prediction == "v_prediction":
-        return signal * x_t - noise * predicted
-    return predicted
 
 
 def from_edm(
@@ -95,11 +84,16 @@ def from_diffusers(
         )
 
     def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
+        """E[u₀ | x_t] at x_t = √ᾱ u₀ + √(1−ᾱ) ε, so that the score of x_t is −ε/√(1−ᾱ)."""
         here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
         t = int((alphas.to(torch.float64) - here).abs().argmin())
-        x_t = here**0.5 * u
+        signal = here**0.5
+        x_t = signal * u
         predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
-        return posterior_mean(predicted, x_t, here, prediction)
+        noise = (1 - here) ** 0.5
+        if prediction == "epsilon":
+            return (x_t - noise * predicted) / signal
+        return signal * x_t - noise * predicted if prediction == "v_prediction" else predicted
 
     return _score_of(model, in_pixels(denoise_u), pixel_sigma(float(alphas[timestep])))
 
@@ -152,3 +146,67 @@ def ffdnet() -> DenoisingScore:
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     network.requires_grad_(False)
     return from_edm(network, sigma_of(REFERENCE_TIMESTEP), coordinates="[0,1]")
+
+
+SHIPPED = ("digits", "cifar10", "fashion-mnist")
+"""Made by the commands in weights/README.md."""
+
+
+def pretrained(name: str) -> Denoiser:
+    """A denoiser trained on the training part of the data set `name`, one of SHIPPED.
+
+    >>> round(pretrained("digits").at(timestep=50).sigma, 3)
+    0.088
+    """
+    if name not in SHIPPED:
+        raise ValueError(
+            f"denoisers ship for {', '.join(SHIPPED)}; got {name!r}. Fit one with `taser score fit`"
+        )
+    with as_file(files("taser.scores") / "weights" / f"{name}.safetensors") as path:
+        return Denoiser.load(path)
+
+
+def named(spec: str | Path) -> Denoiser | DenoisingScore:
+    """What `spec` names; its score at a noise level is `.at(timestep=50)` or `.at(sigma=0.088)`.
+
+    spec
+        A file written by `taser score fit`; a shipped one ("cifar10"); "ffdnet", the score of
+        photographs; "diffusers:" and the folder or hub name of a diffusion model; or a function of
+        yours that returns a score at some noise level, as :func:`from_edm` and
+        :func:`from_diffusers` do: "package.module:function" or "path/to/file.py:function". **The
+        latter two run the code in that module or file**, so name only what you trust.
+
+    >>> named("digits").at(timestep=50)
+    DenoisingScore(sigma=0.0880048, by Denoiser, 0.14 M parameters)
+    """
+    spec = str(spec)
+    if spec.startswith("diffusers:"):
+        return from_diffusers(spec.removeprefix("diffusers:"))
+    path = Path(spec).expanduser()
+    if ":" not in spec:
+        if spec == "ffdnet" and not path.is_file():
+            return ffdnet()
+        if spec in SHIPPED and not path.is_file():
+            return pretrained(spec)
+        if path.suffix == ".py":
+            raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
+        if path.is_dir():
+            raise ValueError(f"{spec} is a folder; for a diffusers model write 'diffusers:{spec}'")
+        if not path.exists():
+            raise FileNotFoundError(
+                f"there is no score at {spec}: a file of `taser score fit`, a shipped one "
+                f"({', '.join(SHIPPED)}), ffdnet, diffusers:NAME or file.py:function is needed"
+            )
+        return Denoiser.load(path)
+    build = import_callable(spec)
+    try:
+        signature(build).bind()
+    except TypeError as error:
+        raise ValueError(f"{spec} cannot be called without arguments: {error}") from error
+    score = build()
+    if not isinstance(score, Denoiser | DenoisingScore):
+        raise ValueError(
+            f"{spec} should return a score with a noise level, as taser.scores.from_edm and "
+            f"from_diffusers do; got {type(score).__name__}"
+        )
+    return score

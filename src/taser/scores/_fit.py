@@ -4,7 +4,6 @@ import io
 import math
 import time
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from taser._files import Progress, sha256_of_arrays, write_atomically
 from taser._tensors import has_bfloat16, rows_like
-from taser.models._ema import EMA
+from taser.models._copies import EMA
 
 from ._denoiser import Denoiser
 
@@ -24,7 +23,7 @@ class FitConfig:
     steps, or minutes of wall clock if given, whichever ends first. ln σ is drawn from
     N(noise_mean, noise_std²) in the units of the inputs: EDM's −1.2 ± 1.2 for [-1, 1] is −1.9 on
     pixels in [0, 1]. The rate warms up over the first steps and falls to zero as a cosine.
-    bfloat16: autocast the network; None for images where the hardware has it (else it is slower).
+    For images the network computes in bfloat16 where the hardware has it.
     """
 
     steps: int = 2000
@@ -35,7 +34,6 @@ class FitConfig:
     noise_mean: float = -1.9
     noise_std: float = 1.2
     flip: bool = False
-    bfloat16: bool | None = None
     seed: int = 0
     save_every: float = 60.0
 
@@ -82,8 +80,7 @@ def fit(
                 f"the loss is not finite at step {run.step}: lower the rate ({config.rate}){last}"
             )
         now = time.monotonic()
-        run.elapsed += now - started
-        started = now
+        run.elapsed, started = run.elapsed + now - started, now
         if progress:
             progress(run.position, config.steps, f"loss {loss:.3f}")
         if checkpoint is not None and now - saved > config.save_every:
@@ -91,9 +88,7 @@ def fit(
             saved = now
     if checkpoint is not None:
         run.save(checkpoint)  # the caller removes it once the result is saved
-    average = run.average.model.requires_grad_(True)
-    assert isinstance(average, Denoiser)
-    return average
+    return run.average.model.requires_grad_(True)  # type: ignore[return-value]
 
 
 class _Run:
@@ -110,9 +105,11 @@ class _Run:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
+        # What a checkpoint has to agree with.
+        data = sha256_of_arrays([x.numpy(force=True)])
+        self.identity = {**asdict(config), "save_every": None, "data": data}
         self.device = next(self.model.parameters()).device
-        own = images and has_bfloat16(self.device)
-        self.bfloat16 = own if config.bfloat16 is None else config.bfloat16
+        self.bfloat16 = images and has_bfloat16(self.device)
 
     @property
     def position(self) -> int:
@@ -124,22 +121,7 @@ class _Run:
 
     def advance(self) -> float:
         """One step of the optimiser; the loss before it."""
-        rate = self.config.rate * min(1.0, (self.step + 1) / 100)
-        rate *= 0.5 * (1 + math.cos(math.pi * self.position / self.config.steps))
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            loss = denoising_loss(self.model, *self._batch())
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimiser.step()
-        self.step += 1
-        self.average.update(self.model, self.step)
-        return float(loss.detach())
-
-    def _batch(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Examples, noise levels and noise, drawn on the CPU: alike on every device."""
+        # Examples, noise levels and noise are drawn on the CPU: alike on every device.
         size = min(self.config.batch, len(self.x))
         rows = torch.randint(len(self.x), (size,), generator=self.generator)
         x = self.x[rows.to(self.x.device)].to(self.device)
@@ -148,13 +130,20 @@ class _Run:
             x = torch.where(rows_like(turned, x), x.flip(-1), x)
         level = torch.randn(size, generator=self.generator).to(self.device)
         sigma = (self.config.noise_mean + self.config.noise_std * level).exp()
-        return x, sigma, torch.randn(x.shape, generator=self.generator).to(self.device)
-
-    @cached_property
-    def identity(self) -> dict[str, object]:
-        """What a checkpoint has to agree with: the configuration and the data."""
-        data = sha256_of_arrays([self.x.numpy(force=True)])
-        return {**asdict(self.config), "save_every": None, "data": data}
+        noise = torch.randn(x.shape, generator=self.generator).to(self.device)
+        rate = self.config.rate * min(1.0, (self.step + 1) / 100)
+        rate *= 0.5 * (1 + math.cos(math.pi * self.position / self.config.steps))
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = denoising_loss(self.model, x, sigma, noise)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.step += 1
+        self.average.update(self.model, self.step)
+        return float(loss.detach())
 
     def save(self, path: Path) -> None:
         """Atomically; tensors and numbers only."""

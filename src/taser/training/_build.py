@@ -18,13 +18,12 @@ from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._load import hold_out
 from taser.models import load_model
-from taser.models._ema import EMA
-from taser.models._folding import supports_channels_last
+from taser.models._copies import EMA, supports_channels_last
 from taser.objectives import Objective
 from taser.probes import Output
 from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
 from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
-from taser.scores._named import SHIPPED
+from taser.scores._adapters import SHIPPED
 from taser.scores._score_cache import StaleCache, model_hash, read_cache
 
 from ._config import (
@@ -40,23 +39,18 @@ from ._step import AttackView, Learner, Precision
 FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
 
 
-def load_data(config: DataConfig, root: Path | None = None) -> Dataset:
-    """The whole data set that a recipe names, in its splits."""
-    return load(
-        config.name, root=root, validation=config.validation, seed=config.seed, size=config.size,
-        target=config.target, ignore=config.ignore, task=config.task,
-    )  # fmt: skip
-
-
-def build_data(config: DataConfig) -> Dataset:
-    """The data set, with about `examples` of its training part if so many are asked for.
+def build_data(config: DataConfig, root: Path | None = None) -> Dataset:
+    """The data set in its splits, with about `examples` of its training part if that is given.
 
     Of each class the same share, in whole examples: in ten classes it may be a few more or less.
     """
-    dataset = load_data(config)
-    if config.examples is None or config.examples == len(dataset.train):
-        return dataset
+    dataset = load(
+        config.name, root=root, validation=config.validation, seed=config.seed, size=config.size,
+        target=config.target, ignore=config.ignore, task=config.task,
+    )  # fmt: skip
     n = len(dataset.train)
+    if config.examples is None or config.examples == n:
+        return dataset
     if config.examples > n:
         raise ValueError(
             f"data.examples should be at most {n}; got {config.examples} (data.examples=null: all)"
@@ -69,8 +63,9 @@ def build_data(config: DataConfig) -> Dataset:
 
 def build_augmentation(config: DataConfig, dataset: Dataset) -> CropAndFlip | None:
     """Crops and flips, where they are asked for or known to be right."""
-    auto = "crop_and_flip" if dataset.name == "cifar10" else "none"
-    kind = auto if config.augment == "auto" else config.augment
+    kind = config.augment
+    if kind == "auto":
+        kind = "crop_and_flip" if dataset.name == "cifar10" else "none"
     if kind == "none":
         return None
     if not dataset.train.is_images:

@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -31,13 +30,11 @@ class Estimate:
     memory: int
 
     def __str__(self) -> str:
-        seconds = self.seconds
-        duration = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-        return (
-            f"{self.parameters:,} parameters · {self.steps:,} steps · about "
-            f"{duration if seconds >= 90 else f'{seconds:.0f} s'} here · about "
-            f"{self.memory / 2**30:.1f} GiB"
-        )
+        limits = ((90, 1, ".0f", "s"), (5400, 60, ".0f", "min"), (float("inf"), 3600, ".1f", "h"))
+        _, unit, form, name = next(row for row in limits if self.seconds < row[0])
+        steps = f"{self.parameters:,} parameters · {self.steps:,} steps"
+        memory = f"{self.memory / 2**30:.1f} GiB"
+        return f"{steps} · about {self.seconds / unit:{form}} {name} here · about {memory}"
 
 
 def estimate(setup: Setup) -> Estimate:
@@ -50,10 +47,10 @@ def estimate(setup: Setup) -> Estimate:
     size, seconds, kept = 0, 0.0, 0
     while size < whole and (not size or seconds < ENOUGH):
         size = min(2 * size or SMALLEST, whole)
-        _timed_step(setup, batch, size, 0)  # which also compiles and allocates
-        # A lazy penalty comes in one step of several: the mean of a whole round, its most bytes.
-        steps = [_timed_step(setup, batch, size, number) for number in range(every)]
-        seconds = sum(seconds for seconds, _ in steps) / len(steps)
+        # The first step also compiles and allocates. A lazy penalty comes in one step of several:
+        # the mean of a whole round, its most bytes.
+        steps = [_timed_step(setup, batch, size, number) for number in (0, *range(every))][1:]
+        seconds = sum(seconds for seconds, _ in steps) / every
         kept = max(kept for _, kept in steps)
     more = kept * (whole / size - 1) / learner.parts  # than the steps that were timed have held
     parameters = sum(p.numel() for p in learner.module.parameters())
@@ -69,34 +66,24 @@ def _timed_step(setup: Setup, batch: Batch, size: int, number: int) -> tuple[flo
     setup.generator.manual_seed(0)
     setup.learner.number = number
     weight, awp = setup.config.regulariser.weight, setup.config.objective.awp
-    begun = time.perf_counter()
-    with _saved_bytes() as saved:
-        setup.learner.step(x, y, s, generator, weight=weight, perturb=awp)
-    if setup.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun, sum(saved.values())
-
-
-@contextmanager
-def _saved_bytes() -> Iterator[dict[int, int]]:
-    """The bytes of each storage that autograd keeps for the backward pass, by its address."""
-    sizes: dict[int, int] = {}
+    kept: dict[int, int] = {}  # the bytes of each storage, by its address
 
     def pack(tensor: Tensor) -> Tensor:
         with suppress(RuntimeError):  # a wrapper of torch.func, whose inside is counted elsewhere
             storage = tensor.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
+            kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    begun = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield sizes
+        setup.learner.step(x, y, s, generator, weight=weight, perturb=awp)
+    if setup.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun, sum(kept.values())
 
 
 def _peak(device: torch.device) -> int:
-    """The most bytes held so far: by tensors on a GPU, else by the process with all its libraries.
-
-    Zero on Windows, which does not report it.
-    """
+    """The most bytes held so far: by tensors on a GPU, else by the process; 0 on Windows."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

@@ -20,15 +20,9 @@ class Scores:
 
 
 def validate(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    attack: attacks.PGD,
-    *,
-    seed: int = 0,
-    batch: int = 256,
-    rank: int = 0,
-) -> Scores:
+    model: nn.Module, x: Tensor, y: Tensor, attack: attacks.PGD,
+    *, seed: int = 0, batch: int = 256, rank: int = 0,
+) -> Scores:  # fmt: skip
     """Clean and robust figures over x, (N, *), and y, (N,); each process takes its share."""
     regression = y.is_floating_point()
     loss = attacks.squared_error if regression else attacks.cross_entropy

@@ -1,14 +1,37 @@
-"""Faster copies for attacks: BatchNorm folded into the layers before, and channels last."""
+"""Copies of a network: an average of its weights, and a faster one for attacks."""
 
 import copy
 import warnings
+from collections import Counter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
+
+class EMA:
+    """θ̄ ← d·θ̄ + (1 − d)·θ after each step, in `.model`; its buffers are the latest ones.
+
+    d = min(decay, (1 + n)/(10 + n)) at step n, so that the first weights are soon forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, n: int) -> None:
+        """Move the average towards `model`, after step n."""
+        d = min(self.decay, (1 + n) / (10 + n))
+        for average, latest in zip(self.model.parameters(), model.parameters(), strict=True):
+            average.lerp_(latest, 1 - d)
+        for buffer, now in zip(self.model.buffers(), model.buffers(), strict=True):
+            buffer.copy_(now)
+
+
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 Pair = tuple[Any, Any, Any]
 """(folded layer, layer, norm), the latter two the model's own."""
@@ -36,7 +59,11 @@ class FoldedModel(nn.Module):
     def refresh(self) -> "FoldedModel":
         """Copy the current weights and statistics of the model."""
         for target, layer, norm in self._pairs:
-            weight, bias = _fused(layer, norm)
+            fuse = fuse_linear_bn_weights if isinstance(layer, nn.Linear) else fuse_conv_bn_weights
+            weight, bias = fuse(
+                layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
+                norm.weight, norm.bias,
+            )  # fmt: skip
             target.weight.copy_(weight)
             target.bias.copy_(bias)
         return self
@@ -57,7 +84,7 @@ def fold_batchnorm(model: nn.Module) -> FoldedModel | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = fx.symbolic_trace(model)
-        pairs = _fold(graph)
+        pairs = _remove_norms(graph)
         return FoldedModel(graph, pairs).refresh() if pairs else None
     except Exception:  # tracing may fail in as many ways as people write forwards
         return None
@@ -66,50 +93,30 @@ def fold_batchnorm(model: nn.Module) -> FoldedModel | None:
             module.training = mode
 
 
-def _fold(graph: fx.GraphModule) -> list[Pair]:
-    """Remove the norms from the graph; returns (folded layer, layer, norm) of each."""
+def _remove_norms(graph: fx.GraphModule) -> list[Pair]:
     modules = dict(graph.named_modules())
-    seen = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+    calls = [node for node in graph.graph.nodes if node.op == "call_module"]
+    seen = Counter(node.target for node in calls)
     pairs: list[Pair] = []
-    for node in list(graph.graph.nodes):
-        norm = modules.get(str(node.target)) if node.op == "call_module" else None
-        before = node.args[0] if node.args else None
-        if not isinstance(norm, NORMS) or not isinstance(before, fx.Node):
+    for node in calls:
+        norm = modules[node.target]
+        before: Any = node.args[0] if node.args else None
+        if not (isinstance(norm, NORMS) and before in calls and norm.running_mean is not None):
             continue
-        layer = modules.get(str(before.target)) if before.op == "call_module" else None
-        alone = len(before.users) == 1 and seen.count(before.target) == 1
-        kind = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
-        if not (kind and alone and norm.running_mean is not None):
+        layer = modules[before.target]
+        if len(before.users) > 1 or seen[before.target] > 1 or not isinstance(layer, LAYERS):
             continue
-        assert isinstance(layer, nn.Module)
-        target = _empty_copy(layer)
-        graph.set_submodule(str(before.target), target)  # fx made the containers: not the model's
+        target: Any = copy.copy(layer)  # of the same shape, with a bias, and weights of its own
+        target._parameters = dict(target._parameters)
+        weight = target.weight.detach()
+        target.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        target.bias = nn.Parameter(weight.new_zeros(len(weight)), requires_grad=False)
+        graph.set_submodule(before.target, target)  # fx made the containers: not the model's
         node.replace_all_uses_with(before)
         graph.graph.erase_node(node)
         pairs.append((target, layer, norm))
     graph.recompile()
     return pairs
-
-
-def _empty_copy(layer: Any) -> nn.Module:
-    """A layer of the same shape with a bias, and weights of its own without gradients."""
-    target = copy.copy(layer)
-    target._parameters = dict(layer._parameters)
-    outputs = layer.weight.shape[0]
-    target.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
-    target.bias = nn.Parameter(layer.weight.new_zeros(outputs), requires_grad=False)
-    return target
-
-
-def _fused(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
-    fuse = fuse_linear_bn_weights if isinstance(layer, nn.Linear) else fuse_conv_bn_weights
-    return fuse(
-        layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight,
-        norm.bias,
-    )  # fmt: skip
-
-
-NARROW = 8
 
 
 def supports_channels_last(model: nn.Module, device: str) -> bool:
@@ -122,6 +129,6 @@ def supports_channels_last(model: nn.Module, device: str) -> bool:
         isinstance(layer, nn.Conv2d)
         and layer.kernel_size == (1, 1)
         and max(layer.stride) > 1
-        and layer.in_channels < NARROW
+        and layer.in_channels < 8
         for layer in model.modules()
     )
