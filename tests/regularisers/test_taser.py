@@ -1,6 +1,7 @@
 """TASER as a term of a loss, against residuals made of finite differences."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -11,13 +12,13 @@ import cases
 import taser
 from taser.attacks._attack import Norm, Threat
 from taser.probes import Margin, Probed
-from taser.regularisers import Taser
 from taser.regularisers._taser import FORMS, FormName, steepest
 from taser.scores import DenoisingScore
 from taser.stein._checks import Operator
 from taser.training import read_recipe
 from taser.training._build import build_data, build_regulariser
 
+Taser = partial(taser.Taser, fraction=1.0)  # so that nothing but the forms' noise is drawn
 SIGMA = 0.3
 THREAT = Threat("linf", 0.2)
 STEEPEST = (0.2 * SIGMA) ** 2  # the unit of the default form under THREAT
@@ -292,7 +293,7 @@ def test_wrong_options() -> None:
 
 def test_the_constructor_makes_what_recipes_have() -> None:
     """The same penalty as digits/standard with TASER."""
-    config = read_recipe("digits/standard", ["regulariser.name=taser"])
+    config = read_recipe("digits/standard", ["regulariser.name=taser"])  # with fraction: 1.0
     digits = build_data(config.data)
     x, y = digits.train.x[:16], digits.train.y[:16]
     model = taser.models.build("cnn", classes=10, shape=(1, 8, 8), width=4).eval()
@@ -301,3 +302,10 @@ def test_the_constructor_makes_what_recipes_have() -> None:
     assert theirs is not None
     ours = Taser(taser.scores.pretrained("digits").at(timestep=50), threat=threat)
     torch.testing.assert_close(ours(model, x, y), theirs(model, x, y))
+
+
+def test_the_steepest_form_takes_a_part_of_the_batch_by_default() -> None:
+    score = DenoisingScore(shrink, SIGMA)
+    assert taser.Taser(score, threat=THREAT).fraction == FORMS["steepest"].fraction < 1
+    assert taser.Taser(score, form="paper").fraction == 1
+    assert taser.Taser(score, threat=THREAT, fraction=0.7).fraction == 0.7

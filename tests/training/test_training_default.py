@@ -34,4 +34,4 @@ def test_taser_alone_makes_a_short_training_more_robust(
     override = ["validation.select=last", "regulariser.name=taser"]
     robust = train(read_recipe(str(recipe), override), tmp_path / "taser")
     assert robust.robust > plain.robust + gain
-    assert robust.clean > plain.clean - 0.03
+    assert robust.clean > plain.clean - 0.04

@@ -20,7 +20,7 @@ FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
 @dataclass(frozen=True)
 class Form:
-    """The operator, the centre, the score's method that it needs, and the usual part of the batch."""
+    """The operator, the centre, the score's method that is needed, and the part of the batch."""
 
     operator: Operator
     center: Literal["batch", "none"]

@@ -175,9 +175,10 @@ def build_regulariser(
     if config.name == "none":
         return None
     lazy: dict[str, Any] = {
-        "every": config.every, "fraction": config.fraction, "batchnorm": config.batchnorm,
-        "generator": generator,
+        "every": config.every, "batchnorm": config.batchnorm, "generator": generator,
     }  # fmt: skip
+    if config.fraction is not None:
+        lazy["fraction"] = config.fraction
     if config.name == "jacobian":
         return Jacobian(config.probes, **lazy)
     probe = Output() if dataset.task == "regression" else None

@@ -97,8 +97,8 @@ class RegulariserConfig:
     weight: λ, in the form's unit; with unit "ratio", λ is such that the gradient of λR is `weight`
     times that of the base loss, measured while λ ramps up. ramp: the share of training over which λ
     grows from zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute
-    the penalty in each k-th step only, and on a random part of the batch: a quarter costs a
-    quarter, keeps the expected gradient and makes it noisier.
+    the penalty in each k-th step only, and on a random part of the batch, which keeps
+    the expected gradient and makes it noisier (by default the form's part).
 
     score: "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
     :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or a
@@ -125,7 +125,7 @@ class RegulariserConfig:
     unbiased: bool = False
     batchnorm: Literal["auto", "running"] = "auto"
     every: int = 1
-    fraction: Number = 1.0
+    fraction: Number | None = None
     score: str = "auto"
     timestep: int = 50
     sigma: Number | None = None
