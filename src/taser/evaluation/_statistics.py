@@ -285,8 +285,6 @@ def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
     shared = list(filter(is_shared, first.attacks))
     if not shared:
         tried = "; ".join(f"{name}: {', '.join(e.attacks)}" for name, e in evaluations.items())
-        raise ValueError(
-            f"they have no attack with the same settings in common ({tried}): robustness cannot be "
-            "compared"
-        )
+        common = "they have no attack with the same settings in common"
+        raise ValueError(f"{common} ({tried}): robustness cannot be compared")
     return shared
