@@ -95,7 +95,7 @@ def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
 
 def _modules(setup: Setup) -> dict[str, nn.Module]:
     """The parts of a run that have a state_dict, by their names in a checkpoint."""
-    average = setup.average and setup.average.model
+    average = None if setup.average is None else setup.average.model
     found = {"model": setup.learner.module, "average": average, "teacher": setup.learner.teacher}
     return {name: module for name, module in found.items() if module is not None}
 

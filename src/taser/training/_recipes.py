@@ -76,7 +76,8 @@ def _content(
         content = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
-    if not isinstance(content := {} if content is None else content, dict):
+    content = {} if content is None else content
+    if not isinstance(content, dict):
         raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
     if "variants" in content or isinstance(content.get("methods"), list):
         raise ValueError(f"{name} is a comparison: `taser compare {name}`")
