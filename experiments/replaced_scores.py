@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taser._tensors import rows_like
+from taser._tensors import noise_like, rows_like
 from taser.scores import Denoiser, DenoisingScore, pretrained, sigma_of
 
 
@@ -58,7 +58,7 @@ class Replaced(DenoisingScore):
         if self.kind == "shuffled":
             return s.roll(1, 0)  # batches are in random order: the neighbour is any other input
         if direction is None:
-            direction = torch.randn(s.shape, dtype=s.dtype, device=s.device, generator=generator)
+            direction = noise_like(s, generator)
         length = direction.flatten(1).norm(dim=1).clamp_min(torch.finfo(s.dtype).tiny)
         return direction * rows_like(s.flatten(1).norm(dim=1) / length, s)
 

@@ -71,3 +71,8 @@ def test_results_show_their_figures() -> None:
 
 def test_configuration_shows_every_setting() -> None:
     assert "epsilon=0.15" in repr(read_recipe("digits/pgd", []))
+
+
+def test_an_attack_shows_its_loss_by_name() -> None:
+    assert repr(attacks.FGSM()).endswith("loss=cross_entropy, name='fgsm')")
+    assert "surrogate=Linear, " in repr(attacks.Transfer(attacks.FGSM(), nn.Linear(2, 2)))

@@ -27,6 +27,11 @@ def rows_like(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.view(-1, *[1] * (x.ndim - 1))
 
 
+def noise_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draws of N(0, I) in the shape and dtype and on the device of x."""
+    return torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+
+
 def full_precision(tensor: Tensor) -> Tensor:
     """At least float32: derivatives, exponentials and statistics are not for half precision."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

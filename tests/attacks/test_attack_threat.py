@@ -83,7 +83,7 @@ def test_inside_forgives_rounding_and_nothing_else(norm: Norm) -> None:
 def test_fractions_are_read_and_shown() -> None:
     assert Threat("linf", "8/255").epsilon == 8 / 255  # type: ignore[arg-type]
     assert str(Threat("l2", 128 / 255)) == "ℓ2 ε=128/255"
-    assert shown(0.3) == "0.3"
+    assert (shown(8 / 255), shown(0.3)) == ("8/255", "0.3")
     with pytest.raises(ValueError, match="8/255"):
         fraction("a lot")
 

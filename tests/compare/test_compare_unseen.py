@@ -5,15 +5,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from test_comparison import run
+from test_comparison import finished, run
 
 from taser._settings import from_mapping
 from taser.attacks import Threat
 from taser.compare import ComparisonConfig, Results, read_results, write_records
 from taser.compare._comparison import run_job
-from taser.compare._jobs import Queue
+from taser.compare._jobs import Runs, run_here
 from taser.report import write_comparison
-from taser.report._comparison_tables import unseen_tables
+from taser.report._comparison_tables import unseen_table
 
 CONFIG = ComparisonConfig(
     methods=("standard",), n=40, epsilon=0.05, attacks=("fgsm", "noise"), fewer={"noise": 20},
@@ -29,20 +29,15 @@ RUN = "0-2-train-0-standard-off"
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study, to which threats were added."""
     out = tmp_path_factory.mktemp("unseen")
-    queue = Queue(out / "runs")
-    queue.add(CONFIG.jobs())
-    queue.work(run_job, queue.names())
-    before = (queue.folder / RUN / "result.json").stat().st_mtime_ns
-    queue.add(replace(CONFIG, unseen=ASKED).jobs())
-    queue.work(run_job, queue.names())
-    assert not queue.failures()
-    assert (queue.folder / RUN / "result.json").stat().st_mtime_ns == before
+    finished(CONFIG, out)
+    before = (out / "runs" / RUN / "result.json").stat().st_mtime_ns
+    finished(replace(CONFIG, unseen=ASKED), out)
+    assert (out / "runs" / RUN / "result.json").stat().st_mtime_ns == before
     return out
 
 
 def test_a_finished_run_is_judged_under_more_threats(evaluated: Path) -> None:
-    queue = Queue(evaluated / "runs")
-    assert queue.names() == [RUN, f"{RUN}-l2-8_255", f"{RUN}-linf-0.3"]
+    assert Runs(evaluated / "runs").names() == [RUN, f"{RUN}-l2-8_255", f"{RUN}-linf-0.3"]
     results = read_results(evaluated)
     (trained,) = results.runs
     assert trained.evaluations[0].threat == Threat("linf", 0.05)
@@ -67,10 +62,10 @@ def test_the_report_shows_them_and_records_keep_them(evaluated: Path, tmp_path: 
 def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
     shutil.copytree(evaluated / "runs", tmp_path, dirs_exist_ok=True)
     (tmp_path / RUN / "run" / "best.safetensors").unlink()
-    queue = Queue(tmp_path)
-    queue.add(replace(CONFIG, unseen=[*ASKED, {"epsilon": 0.1}]).jobs())
-    queue.work(run_job, queue.names())
-    assert queue.failures() == {
+    runs = Runs(tmp_path)
+    runs.add(replace(CONFIG, unseen=[*ASKED, {"epsilon": 0.1}]).jobs())
+    run_here(tmp_path / f"{RUN}-linf-0.1", run_job)
+    assert runs.failures() == {
         f"{RUN}-linf-0.1": f"the weights of {RUN} are gone: train it in another folder\n"
     }
 
@@ -106,7 +101,8 @@ def test_gains_are_over_the_method_alone_and_over_the_other_penalty() -> None:
             other = {"run": "again", "job": job, "evaluations": again.record["evaluations"]}
             runs.append(trained)
             records += [trained.record, other]
-    (table,) = unseen_tables(Results(Path("nowhere"), records, runs))
+    ((threat, again),) = Results(Path("nowhere"), records, runs).unseen.items()
+    table = unseen_table(threat, again)
     assert table.headings[2:] == ["AA", "Δ", "verdict", "with other seeds", "against ‖∇m‖²"]
     by_variant = {row[1]: row[2:] for row in table.rows}
     assert by_variant["—"] == ["40.0", "", "", "", ""]

@@ -10,7 +10,7 @@ import ablation
 from taser.compare import ComparisonConfig, read_comparison, read_results, write_records
 from taser.compare._comparison import run_job
 from taser.compare._comparison_config import job_name
-from taser.compare._jobs import Queue
+from taser.compare._jobs import Runs, run_here
 from taser.report import write_comparison
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +31,11 @@ def test_from_settings_to_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shipped = read_comparison("experiments/ablation.yaml").variants
     named = ("off", "taser", "half-trained score", "shuffled scores")
     settings = config({name: shipped[name] for name in named})
-    queue = Queue(tmp_path / "runs")
-    queue.add(settings.jobs())
-    queue.work(run_job, queue.names())
-    assert not queue.failures()
+    runs = Runs(tmp_path / "runs")
+    runs.add(settings.jobs())
+    for name in runs.names():
+        run_here(runs.folder / name, run_job)
+    assert not runs.failures()
     write_comparison(read_results(tmp_path), tmp_path)
     assert write_records(tmp_path, tmp_path / "kept") == len(named)
     kept = lzma.decompress((tmp_path / "kept" / "records.jsonl.xz").read_bytes()).decode()
@@ -61,9 +62,9 @@ def test_an_older_record_can_be_read(tmp_path: Path) -> None:
 
 
 def test_no_run_with_taser_is_said(tmp_path: Path) -> None:
-    queue = Queue(tmp_path / "runs")
-    queue.add(config({"off": []}).jobs())
-    queue.work(run_job, queue.names())
+    runs = Runs(tmp_path / "runs")
+    runs.add(config({"off": []}).jobs())
+    run_here(runs.folder / job_name("standard", "off", 0), run_job)
     with pytest.raises(SystemExit, match="no run with TASER"):
         ablation.main([str(tmp_path)])
 

@@ -1,6 +1,6 @@
 """Figures with few variants and with many."""
 
-from taser.report._comparison_figures import MOST_NAMED, kind, line_styles, training_figure
+from taser.report._comparison_report import MOST_NAMED, draw_training, kind, line_styles
 
 LOG = [
     {"step": 1, "epoch": 1.0, "clean": 0.5, "robust": 0.1},
@@ -20,7 +20,7 @@ def test_a_legend_of_many_variants_names_kinds() -> None:
     named = [entry["label"] for entry in look.values() if entry["label"] != "_"]
     assert named == ["method alone", "TASER", "others"]
     assert look["t = 0"]["alpha"] < 1
-    figure = training_figure({"Standard": dict.fromkeys(many, (LOG, 2))})
+    figure = draw_training({"Standard": dict.fromkeys(many, (LOG, 2))})
     (axes,), (legend,) = figure.axes, figure.legends
     assert [text.get_text() for text in legend.get_texts()] == named
     assert len(axes.lines) == 2 * len(many)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._tensors import full_precision, rows_like
+from taser._tensors import full_precision, noise_like, rows_like
 
 Norm = Literal["linf", "l2"]
 
@@ -75,7 +75,7 @@ class Threat:
             change = 2 * torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
             change = self.epsilon * (change - 1)
         else:
-            way = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+            way = noise_like(x, generator)
             radius = torch.rand(len(x), dtype=x.dtype, device=x.device, generator=generator)
             radius = rows_like(radius.pow(1 / x[0].numel()), x)
             change = self.epsilon * radius * way / lengths(way).clamp_min(1e-12)
@@ -118,11 +118,7 @@ def fraction(value: float | str) -> float:
 
 
 def shown(value: float) -> str:
-    """ε as people write it: 8/255 rather than 0.0314.
-
-    >>> shown(8 / 255), shown(0.3)
-    ('8/255', '0.3')
-    """
+    """ε as people write it: 8/255 rather than 0.0314."""
     short, of_255 = f"{value:g}", round(value * 255)
     is_pixel = of_255 > 0 and value < 0.999 and abs(value * 255 - of_255) < 1e-4
     return f"{of_255}/255" if is_pixel and len(short) > 5 else short
@@ -251,12 +247,7 @@ class WorstPoints:
 
 
 def short_repr(attack: Any) -> str:
-    """An attack's class and options; a function is shown by its name, a network by its class.
-
-    >>> from taser.attacks import FGSM, Threat
-    >>> repr(FGSM(Threat("linf", 0.1)))[-32:]
-    "loss=cross_entropy, name='fgsm')"
-    """
+    """An attack's class and options; a function is shown by its name, a network by its class."""
 
     def shown(value: Any) -> str:
         if isinstance(value, nn.Module):

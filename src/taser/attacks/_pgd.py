@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from taser._tensors import noise_like
 from taser.stein._model_state import eval_mode
 
 from ._attack import (
@@ -98,8 +99,7 @@ class PGD:
     def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.start != "gaussian":
             return self.threat.random(x, generator) if self.start == "random" else x
-        noise = torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
-        return x + GAUSSIAN_START * noise
+        return x + GAUSSIAN_START * noise_like(x, generator)
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,7 +15,7 @@ What = Annotated[
     list[str],
     typer.Argument(
         help="A comparison's YAML, or digits, fashion-mnist, cifar10 or demo; with --report, "
-        "--status, --join or --keep its folder; or two or more folders made by `taser evaluate`."
+        "--status or --keep its folder; or two or more folders made by `taser evaluate`."
     ),
 ]
 
@@ -34,9 +34,6 @@ def compare(
     status: Annotated[
         bool, typer.Option("--status", help="How many runs are finished, and which failed.")
     ] = False,
-    join: Annotated[
-        bool, typer.Option("--join", help="Help with the runs that no other process has.")
-    ] = False,
     keep: Annotated[
         Path | None, typer.Option(help="Keep the finished runs here as records, without weights.")
     ] = None,
@@ -45,34 +42,46 @@ def compare(
 
     Example: taser compare digits --jobs 2 --out out/digits
 
-    Started again, it goes on. `taser compare out/digits --report` makes the report of the runs that
-    are finished by now; `--join` adds a process, here or on another machine that sees the folder;
-    `--keep results/digits` writes table.md, figures.json and records.jsonl.xz. With two folders,
-    `taser compare out/evaluate/one out/evaluate/other`: paired intervals and McNemar's test.
+    Started again, it goes on; started on another machine that sees the folder, it helps. `taser
+    compare out/digits --report` makes the report of the runs that are finished by now; `--keep
+    results/digits` writes table.md, figures.json and records.jsonl.xz. With two folders, `taser
+    compare out/evaluate/one out/evaluate/other`: paired intervals and McNemar's test.
     """
-    if report + status + join + (keep is not None) > 1:
-        raise ValueError("give one of --report, --status, --join and --keep")
-    if report or status or join or keep is not None:
-        if len(what) > 1:
-            raise ValueError("--report, --status, --join and --keep take one folder")
-        _on_folder(Path(what[0]), out, status=status, join=join, keep=keep)
+    from taser.compare import compare as run
+    from taser.compare import read_results, write_records
+    from taser.compare._jobs import Runs
+    from taser.report import write_comparison
+
+    chosen, folder = report + status + (keep is not None), Path(what[0])
+    if chosen > 1:
+        raise ValueError("give one of --report, --status and --keep")
+    if chosen and len(what) > 1:
+        raise ValueError("--report, --status and --keep take one folder")
+    if status:
+        runs = Runs(folder / "runs")
+        if not runs.names():
+            raise ValueError(f"there are no runs in {folder}: `taser compare RECIPE` adds them")
+        typer.echo(runs.status(runs.names())[2])
+        for name, message in runs.failures().items():
+            typer.echo(f"{name}: {message.strip()}")
+    elif keep is not None:
+        write_comparison(read_results(folder), folder)
+        typer.echo(f"Kept in {keep}: {write_records(folder, keep)} finished run(s)")
+    elif report:  # what was kept is not written over
+        own = folder if (folder / "runs").is_dir() else Path("out") / folder.name
+        _report(read_results(folder), out or own)
     elif len(what) > 1:
-        _side_by_side([Path(folder) for folder in what], out or Path("out/compare"))
-    elif Path(what[0]).is_dir():
+        _side_by_side([Path(name) for name in what], out or Path("out/compare"))
+    elif folder.is_dir():
         raise ValueError(
-            f"{what[0]} is a folder: of a comparison, give --report, --status, --join or --keep; "
-            "of `taser evaluate`, give two or more folders"
+            f"{folder} is a folder: of a comparison, give --report, --status or --keep; of "
+            "`taser evaluate`, give two or more folders"
         )
     else:
-        _train(what[0], out or Path("out") / Path(what[0]).stem, jobs, threads)
-
-
-def _train(recipe: str, out: Path, jobs: int, threads: int | None) -> None:
-    from taser.compare import compare as run
-
-    with progress_bar() as progress:
-        results = run(recipe, out, jobs=jobs, threads=threads, progress=progress)
-    _report(results, out)
+        out = out or Path("out") / folder.stem
+        with progress_bar() as progress:
+            results = run(what[0], out, jobs=jobs, threads=threads, progress=progress)
+        _report(results, out)
 
 
 def _report(results: "Results", out: Path, title: str | None = None) -> None:
@@ -86,30 +95,6 @@ def _report(results: "Results", out: Path, title: str | None = None) -> None:
         if table is not None:
             typer.echo(table.markdown())
     show(page, [], "figures.json")
-
-
-def _on_folder(
-    folder: Path, out: Path | None, *, status: bool, join: bool, keep: Path | None
-) -> None:
-    """Work on a comparison that was started before; by default report on it."""
-    from taser.compare import join as join_runs
-    from taser.compare import read_results, write_records
-    from taser.compare._comparison import open_queue
-    from taser.report import write_comparison
-
-    if join:
-        join_runs(folder)
-    elif status:
-        queue = open_queue(folder)
-        typer.echo(queue.status(queue.names())[2])
-        for name, message in queue.failures().items():
-            typer.echo(f"{name}: {message.strip()}")
-    elif keep is not None:
-        write_comparison(read_results(folder), folder)
-        typer.echo(f"Kept in {keep}: {write_records(folder, keep)} finished run(s)")
-    else:  # what was kept is not written over
-        own = folder if (folder / "runs").is_dir() else Path("out") / folder.name
-        _report(read_results(folder), out or own)
 
 
 def _side_by_side(folders: Sequence[Path], out: Path) -> None:

@@ -142,7 +142,7 @@ def audit(
     from taser.data._dataset import subset
     from taser.evaluation import audit as run
     from taser.evaluation import undefended
-    from taser.report import _audit_report as report
+    from taser.report import _evaluation_report as report
 
     dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
@@ -158,9 +158,9 @@ def audit(
             network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
             queries=queries, seed=seed, out=out / "batches", progress=progress,
         )  # fmt: skip
-    typer.echo(report.table(result).markdown())
-    page = report.write(result, f"{model} on {dataset.name}, {threat}", out)
-    show(page, report.summary(result))
+    typer.echo(report.audit_table(result).markdown())
+    page = report.write_audit(result, f"{model} on {dataset.name}, {threat}", out)
+    show(page, report.audit_summary(result))
     if result.verdict != "trust":
         raise typer.Exit(VERDICT)
 

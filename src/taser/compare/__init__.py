@@ -1,10 +1,10 @@
 """Comparisons: methods, regularisers and seeds, trained and evaluated alike."""
 
-from ._comparison import compare, join
+from ._comparison import compare
 from ._comparison_config import ComparisonConfig, Search, read_comparison
 from ._run_results import Results, Row, RunResult, read_results, rows, write_records
 
 __all__ = [
-    "ComparisonConfig", "Results", "Row", "RunResult", "Search", "compare", "join",
-    "read_comparison", "read_results", "rows", "write_records",
+    "ComparisonConfig", "Results", "Row", "RunResult", "Search", "compare", "read_comparison",
+    "read_results", "rows", "write_records",
 ]  # fmt: skip

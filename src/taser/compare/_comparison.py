@@ -1,29 +1,34 @@
 """Train and evaluate every run of a comparison."""
 
+import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import nn
 
 from taser._files import Progress
 from taser._tensors import default_device
-from taser.data import Dataset
-from taser.scores import DenoisingScore
-from taser.training import Config, load_trained, read_recipe, train
-from taser.training._build import build_data, build_score
+from taser.attacks import Threat
+from taser.data import Split
+from taser.evaluation import TooFewCorrect, accuracy_curve, audit, evaluate, subset
+from taser.training import load_trained, read_recipe, train
+from taser.training._build import build_data
 from taser.training._config import RegulariserConfig
 from taser.training._run_folder import read_data_config
 
-from ._comparison_config import ComparisonConfig, Job, best, read_comparison
-from ._diagnostics import diagnose, evaluate_run
-from ._jobs import Queue, run_workers
+from ._comparison_config import ComparisonConfig, Job, job_name, read_comparison
+from ._jobs import Runs, run_all, run_here
 from ._run_results import Results, read_results
 
 FORM = ("form", "operator", "center", "timestep", "sigma")
 """The keys of a penalty in which the seeds of one row must agree."""
+COMMAND = (sys.executable, "-c",
+           "import sys; from taser.compare._comparison import main; main(sys.argv[1])")  # fmt: skip
+CURVE = 200  # test examples for accuracy over ε
 
 
 def compare(
@@ -34,51 +39,42 @@ def compare(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """Train and evaluate methods × variants × seeds in `jobs` processes; started again, it goes on.
+    """Train and evaluate methods × variants × seeds, `jobs` at a time; started again, it goes on.
 
-    config: a configuration, its YAML file, or the name of a shipped one such as "digits"; threads:
-    of each process, by default an equal share of the cores. The runs are in out/runs.
+    Started elsewhere on the same folder it helps: no run is done twice. config: a configuration,
+    its YAML file, or the name of a shipped one such as "digits"; threads: of each run, by default
+    an equal share of the cores. The runs are in out/runs.
     """
     config = config if isinstance(config, ComparisonConfig) else read_comparison(config)
-    out = Path(out)
-    queue, wanted = Queue(out / "runs"), config.jobs()
-    queue.add(wanted)
+    runs, wanted = Runs(Path(out) / "runs"), config.jobs()
+    runs.add(wanted)
     each = threads or max(1, (os.cpu_count() or 1) // jobs)
-    command = ["compare", str(out), "--join"]
-    run_workers(command, queue, jobs, each, list(wanted), progress)
+    run_all(runs, list(wanted), COMMAND, jobs=jobs, threads=each, progress=progress)
     return read_results(out)
 
 
-def open_queue(out: Path | str) -> Queue:
-    """The queue of a comparison that was started in `out`."""
-    queue = Queue(Path(out) / "runs")
-    if not queue.names():
-        raise ValueError(
-            f"there are no runs in {out}: `taser compare RECIPE --out {out}` adds them"
-        )
-    return queue
-
-
-def join(out: Path | str, *, progress: Progress | None = None) -> None:
-    """Help with the runs of a comparison that no other worker has; any number may join."""
-    queue = open_queue(out)
-    queue.work(run_job, queue.names(), progress)
+def main(folder: str) -> None:
+    """What a process of `compare` does: one run."""
+    try:
+        run_here(Path(folder), run_job)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]:
-    """Train, evaluate and diagnose one run, or evaluate another run's network; resumable."""
-    queue = Queue(folder.parent)
+    """Train and evaluate one run, or evaluate another run's network; resumable."""
+    runs = Runs(folder.parent)
     if "judged" in job:
-        return _evaluate_again(queue, folder, job, progress)
-    chosen = chosen_overrides(queue, job["choices"])
+        return _evaluate_again(runs, folder, job, progress)
+    chosen = chosen_overrides(runs, job["choices"])
     overrides = [*job["overrides"], *chosen, *job.get("candidate", [])]
     if "start" in job:
-        home = queue.folder / job["start"] / "run"
+        home = runs.folder / job["start"] / "run"
         if not (home / "result.json").exists():
-            queue.required_result(job["start"])
+            runs.required_result(job["start"])
         overrides.append(f"model.weights={home / 'best.safetensors'}")
     config = read_recipe(job["recipe"], overrides)
-    _check_same_penalty(queue, job, config.regulariser)
+    _check_same_penalty(runs, job, config.regulariser)
     trained = train(config, folder / "run", report=progress)
     dataset = build_data(config.data)
     batch = min(config.loop.batch, len(dataset.train))
@@ -91,76 +87,111 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
     if "candidate" in job:
         return {**result, "candidate": job["candidate"]}
     model = load_trained(folder / "run").to(default_device())
+    test, settings = dataset.test, job["evaluation"]
+    evaluations = _evaluate(model, folder, test, settings, progress)
+    threat, rows = (
+        Threat(settings["norm"], settings["epsilon"], *test.box),
+        subset(len(test), CURVE),
+    )
+    x, y = test.rows(rows), test.y[rows]
+    curve = accuracy_curve(model, x, y, threat=threat, progress=progress)
+    diagnostics: dict[str, Any] = {"curve": asdict(curve)}
+    if job["audited"]:
+        plain = runs.folder / job_name("standard", "off", job["seed"]) / "run"
+        trained_plainly = (plain / "result.json").exists()  # attacks on it are transferred
+        surrogate = load_trained(plain).to(default_device()) if trained_plainly else None
+        diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, progress)
     return {
         **result, "finetuned": job["finetuned"], "chosen": chosen,
-        "evaluations": evaluate_run(model, folder, dataset.test, job["evaluation"], progress),
-        "diagnostics": diagnose(
-            model, dataset.test, job, queue.folder, _reference_score(config, dataset), progress
-        ),
+        "evaluations": evaluations, "diagnostics": diagnostics,
     }  # fmt: skip
 
 
 def _evaluate_again(
-    queue: Queue, folder: Path, job: Job, progress: Progress | None
+    runs: Runs, folder: Path, job: Job, progress: Progress | None
 ) -> dict[str, Any]:
     """Evaluate the best weights of a finished run under an unseen threat."""
-    queue.required_result(job["judged"])
-    home = queue.folder / job["judged"] / "run"
+    runs.required_result(job["judged"])
+    home = runs.folder / job["judged"] / "run"
     if not (home / "best.safetensors").exists():
         raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
     test = build_data(read_data_config(home)).test
     model = load_trained(home).to(default_device())
-    evaluations = evaluate_run(model, folder, test, job["evaluation"], progress)
+    evaluations = _evaluate(model, folder, test, job["evaluation"], progress)
     return {"judged": job["judged"], "evaluations": evaluations}
 
 
-def chosen_overrides(queue: Queue, choices: list[dict[str, Any]]) -> list[str]:
-    """The overrides that won the searches which a job needs."""
+def _evaluate(
+    model: nn.Module, folder: Path, test: Split, settings: Job, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """One evaluation for all attacks on the same number of examples, the largest number first."""
+    attacks, threat = settings["attacks"], Threat(settings["norm"], settings["epsilon"], *test.box)
+    return [
+        json.loads(
+            evaluate(
+                model, test.x, test.y, threat=threat, n=n,
+                attacks=[name for name, size in attacks.items() if size == n],
+                out=folder / f"evaluation-{n}", progress=progress,
+            ).to_json()
+        )
+        for n in sorted(set(attacks.values()), reverse=True)
+    ]  # fmt: skip
+
+
+def _audit(
+    model: nn.Module, test: Split, threat: Threat, n: int, surrogate: nn.Module | None,
+    progress: Progress | None,
+) -> dict[str, Any]:  # fmt: skip
+    """A short audit on n test examples, or more while too few of them are right."""
+    rows = subset(len(test), n)
+    try:
+        return audit(
+            model, test.rows(rows), test.y[rows], threat=threat, surrogate=surrogate, steps=20,
+            restarts=2, queries=200, progress=progress,
+        ).numbers()  # fmt: skip
+    except ValueError as error:
+        if isinstance(error, TooFewCorrect) and n < len(test):
+            return _audit(model, test, threat, 2 * n, surrogate, progress)
+        return {"verdict": f"not audited: {error}", "checks": [], "n": 0}
+
+
+def chosen_overrides(runs: Runs, choices: list[dict[str, Any]]) -> list[str]:
+    """The overrides that won the searches which a job needs.
+
+    The highest measure among those with enough clean accuracy; without any, the most clean one.
+    """
     overrides: list[str] = []
     clean = 0.0  # that of the winner for "off"
     for choice in choices:
-        failed = queue.failures().keys() & set(choice["among"])  # such as a rate that diverged
+        failed = runs.failures().keys() & set(choice["among"])  # such as a rate that diverged
         if len(failed) == len(choice["among"]):
             raise RuntimeError(f"all of its searches failed: {', '.join(sorted(failed))}")
-        tried = [queue.required_result(name) for name in choice["among"] if name not in failed]
+        tried = [runs.required_result(name) for name in choice["among"] if name not in failed]
         floor = clean - choice["clean_cost"] if choice["clean_cost"] is not None else 0.0
-        winner = best(tried, floor=floor, measure=choice["measure"])
+        allowed = [run for run in tried if run["clean"] >= floor]
+        measure = choice["measure"] if allowed else "clean"
+        winner = max(allowed or tried, key=lambda run, measure=measure: run[measure])  # type: ignore[misc]
         overrides += winner["candidate"]
         clean = winner["clean"]
     return overrides
 
 
-def _check_same_penalty(queue: Queue, job: Job, penalty: RegulariserConfig) -> None:
+def _check_same_penalty(runs: Runs, job: Job, penalty: RegulariserConfig) -> None:
     """Raise if a finished run of the same row had another penalty: a recipe may have changed."""
-
-    def row(job: Job) -> list[Any]:
-        return [job.get(key) for key in ("method", "variant", "finetuned")]
-
-    for name in queue.names():
-        other = queue.job(name)
-        kept = queue.folder / name / "run" / "config.yaml"
-        if row(other) != row(job) or not queue.finished(name) or not kept.exists():
+    for name in runs.names():
+        other = runs.job(name)
+        kept = runs.folder / name / "run" / "config.yaml"
+        same_row = all(other.get(key) == job.get(key) for key in ("method", "variant", "finetuned"))
+        if not same_row or not runs.finished(name) or not kept.exists():
             continue
-        theirs: Mapping[str, Any] = yaml.safe_load(kept.read_text())["regulariser"]
+        theirs = yaml.safe_load(kept.read_text())["regulariser"]
         if not penalty.name == theirs["name"] == "taser":
             continue
         tried = {o.partition("=")[0] for each in (job, other) for o in each.get("candidate", [])}
         for key in FORM:
-            if f"regulariser.{key}" in tried or not hasattr(penalty, key):
-                continue
-            if theirs.get(key) != getattr(penalty, key):
+            own = getattr(penalty, key, None)
+            if f"regulariser.{key}" not in tried and theirs.get(key) != own:
                 raise ValueError(
                     f"{name} had regulariser.{key}={theirs.get(key)}, and this run of the same row "
-                    f"would have {getattr(penalty, key)}: the recipe has changed since, so choose "
-                    "another folder"
+                    f"would have {own}: the recipe has changed since, so choose another folder"
                 )
-
-
-def _reference_score(config: Config, dataset: Dataset) -> DenoisingScore | None:
-    """The same for all variants: what ships for the data, else what the run uses."""
-    for regulariser in (RegulariserConfig(), config.regulariser):
-        with suppress(ValueError):  # none ships, or the recipe names none
-            score = build_score(regulariser, dataset)
-            if isinstance(score, DenoisingScore):
-                return score
-    return None

@@ -1,13 +1,13 @@
 """What a comparison trains and evaluates: its configuration, read from YAML, and its runs."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from taser._names import hint
@@ -22,6 +22,7 @@ Job = dict[str, Any]
 """The settings of one run, as JSON."""
 Candidates = list[list[str]]
 """Settings to try, each a list of overrides."""
+CANDIDATES = TypeAdapter(Candidates, config=ConfigDict(strict=True))
 
 METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
 THREAT = {"norm", "epsilon"}  # the keys of a threat
@@ -50,22 +51,18 @@ class Search:
     clean_cost: dict[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        valid = all(
-            isinstance(tried, list) and all(_is_overrides(one) for one in tried)
-            for tried in self._lists()
-        )
-        if not valid:
-            raise ValueError(
-                "search.candidates should be lists of lists of overrides by variant, such as "
-                f"{{'off': [[optimiser.rate=0.1]]}}, or by variant and method; got "
-                f"{self.candidates!r}"
-            )
+        for tried in self.candidates.values():
+            for candidates in tried.values() if isinstance(tried, dict) else [tried]:
+                try:
+                    CANDIDATES.validate_python(candidates)
+                except ValidationError:
+                    raise ValueError(
+                        "search.candidates should be lists of lists of overrides by variant, such "
+                        f"as {{'off': [[optimiser.rate=0.1]]}}, or by variant and method; got "
+                        f"{self.candidates!r}"
+                    ) from None
         if not self.candidates.get("off"):
             raise ValueError("a search needs candidates of off, if only one that changes nothing")
-
-    def _lists(self) -> Iterator[object]:
-        for tried in self.candidates.values():
-            yield from tried.values() if isinstance(tried, dict) else [tried]
 
     def of(self, variant: str, method: str) -> Candidates:
         """The candidates of a variant of a method; none if the variant is not named."""
@@ -90,34 +87,9 @@ class Search:
                     f"a fair search tries equally many settings of each variant; {method}: {sizes}"
                 )
 
-    def source(self, method: str) -> str:
-        """The method whose search this one uses."""
-        return self.shared.get(method, method)
-
     def sources(self, methods: Iterable[str]) -> list[str]:
         """The methods that are searched."""
-        return list(dict.fromkeys(self.source(method) for method in methods))
-
-
-def _is_overrides(candidate: object) -> bool:
-    return isinstance(candidate, list) and all(isinstance(one, str) for one in candidate)
-
-
-def best(
-    runs: Sequence[Mapping[str, Any]], *, floor: float = 0.0, measure: str = "robust"
-) -> Mapping[str, Any]:
-    """The run with the highest `measure` among those with a clean accuracy of at least `floor`.
-
-    If there is none, the run with the highest clean accuracy.
-
-    >>> runs = [{"clean": 0.9, "robust": 0.2}, {"clean": 0.8, "robust": 0.4}]
-    >>> best(runs)["robust"], best(runs, floor=0.85)["robust"], best(runs, floor=0.95)["robust"]
-    (0.4, 0.2, 0.2)
-    """
-    allowed = [run for run in runs if run["clean"] >= floor]
-    if not allowed:
-        return max(runs, key=lambda run: run["clean"])
-    return max(allowed, key=lambda run: run[measure])
+        return list(dict.fromkeys(self.shared.get(method, method) for method in methods))
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -173,18 +145,6 @@ class ComparisonConfig:
                 'variants need one called off (in YAML in quotes, "off"), which the others are '
                 "compared with"
             )
-        self._check_evaluation()
-        tried = self.search.candidates if self.search else ()
-        named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
-        for key, variants in named.items():
-            if unknown := [v for v in variants if v not in self.variants]:
-                known = ", ".join(self.variants)
-                raise ValueError(f"{key} names {unknown[0]!r}, which is no variant: {known}")
-        if self.search is not None:
-            self.search.check_fair(self.methods)
-
-    def _check_evaluation(self) -> None:
-        """Raise now what would otherwise fail after a training."""
         Threat(self.norm, self.epsilon)
         for attack in (*self.attacks, *self.fewer):
             if attack not in NAMES:
@@ -197,15 +157,26 @@ class ComparisonConfig:
             Threat(**threat)
         if self.unseen and not set(self.attacks) - set(self.fewer):
             raise ValueError("unseen needs an attack that is tried on all n examples")
+        tried = self.search.candidates if self.search else ()
+        named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
+        for key, variants in named.items():
+            if unknown := [v for v in variants if v not in self.variants]:
+                known = ", ".join(self.variants)
+                raise ValueError(f"{key} names {unknown[0]!r}, which is no variant: {known}")
+        if self.search is not None:
+            self.search.check_fair(self.methods)
 
     def check_runs(self) -> None:
         """Read the recipe of every run with its overrides, so that mistakes show early."""
-        jobs = [job for job in self.jobs().values() if "recipe" in job]
-        for job in jobs:
-            read_recipe(job["recipe"], [*job["overrides"], *job.get("candidate", [])])
-        searched = _keys(chain.from_iterable(job.get("candidate", []) for job in jobs))
-        tuned = chain.from_iterable(by_method.values() for by_method in self.tuned.values())
-        if both := searched & _keys([*(self.finetune or []), *chain.from_iterable(tuned)]):
+        searched = set()
+        for job in self.jobs().values():
+            if "recipe" in job:
+                candidate = job.get("candidate", [])
+                read_recipe(job["recipe"], [*job["overrides"], *candidate])
+                searched |= {override.partition("=")[0] for override in candidate}
+        tuned = [o for by_method in self.tuned.values() for own in by_method.values() for o in own]
+        fixed = {override.partition("=")[0] for override in [*(self.finetune or []), *tuned]}
+        if both := searched & fixed:
             raise ValueError(
                 f"{min(both)} is searched for, and set by finetune or tuned: leave out one of them"
             )
@@ -225,46 +196,37 @@ class ComparisonConfig:
                 yield from self._search_jobs(self.search, method)
         for seed in self.seeds:
             for method in self.methods:
-                for variant in self.variants:
-                    if self.scratch is None or variant in self.scratch:
-                        job = self._run(method, variant, seed)
-                        yield from self._with_unseen(job_name(method, variant, seed), job)
-                if self.finetune is not None:
-                    start = {"start": job_name(method, "off", seed)}
-                    for variant in self.variants:
-                        job = {**self._run(method, variant, seed, self.finetune), **start}
-                        name = job_name(method, variant, seed, "3-tune")
-                        yield from self._with_unseen(name, job)
+                for variant in self.scratch or self.variants:
+                    job = self._run(method, variant, seed, None)
+                    yield from self._with_unseen(job_name(method, variant, seed), job)
+                for variant in self.variants if self.finetune is not None else ():
+                    job = self._run(method, variant, seed, self.finetune)
+                    job["start"] = job_name(method, "off", seed)
+                    yield from self._with_unseen(job_name(method, variant, seed, "3-tune"), job)
 
     def _with_unseen(self, name: str, job: Job) -> Iterator[tuple[str, Job]]:
         """A run, and the evaluations of its network under each unseen threat."""
         yield name, job
         attacks = {a: n for a, n in job["evaluation"]["attacks"].items() if a not in self.fewer}
         for threat in (Threat(**given) for given in self.unseen):
-            evaluation = {
-                "n": self.n, "epsilon": threat.epsilon, "norm": threat.norm, "attacks": attacks
-            }  # fmt: skip
+            own = {"epsilon": threat.epsilon, "norm": threat.norm, "attacks": attacks}
             short = f"{threat.norm}-{shown(threat.epsilon).replace('/', '_')}"
-            yield f"{name}-{short}", {"judged": name, "evaluation": evaluation}
+            yield f"{name}-{short}", {"judged": name, "evaluation": {"n": self.n, **own}}
 
     def _search_jobs(self, search: Search, method: str) -> Iterator[tuple[str, Job]]:
         """The short runs for one method; those of a variant need the settings of "off"."""
         for variant in search.candidates:
             for number, candidate in enumerate(search.of(variant, method)):
-                yield (
-                    f"{job_name(method, variant, 0, '1-search')}-{number}",
-                    {
-                        **self._training(method, variant, 0, search.overrides),
-                        "candidate": candidate,
-                        "choices": self._choices(method, "off") if variant != "off" else [],
-                    },
-                )
+                job = self._training(method, variant, 0, search.overrides)
+                job["candidate"] = candidate
+                job["choices"] = self._choices(method, "off") if variant != "off" else []
+                yield f"{job_name(method, variant, 0, '1-search')}-{number}", job
 
     def _choices(self, method: str, variant: str) -> list[dict[str, Any]]:
         """The searches that a run needs, and how each is decided."""
         if self.search is None:
             return []
-        source = self.search.source(method)
+        (source,) = self.search.sources([method])
         cost = self.search.clean_cost.get(source)
         return [
             {
@@ -276,26 +238,22 @@ class ComparisonConfig:
             if (tried := len(self.search.of(name, source)))
         ]
 
-    def _run(self, method: str, variant: str, seed: int, more: list[str] | None = None) -> Job:
-        """A run of the table with its evaluation; `more`: the overrides of fine-tuning."""
-        evaluation = {
-            "n": self.n, "epsilon": self.epsilon, "norm": self.norm,
-            "attacks": {attack: self.fewer.get(attack, self.n) for attack in self.attacks},
-        }  # fmt: skip
+    def _run(self, method: str, variant: str, seed: int, finetune: list[str] | None) -> Job:
+        """A run of the table with its evaluation; `finetune`: the overrides, None: from scratch."""
+        attacks = {attack: self.fewer.get(attack, self.n) for attack in self.attacks}
+        own = {"n": self.n, "epsilon": self.epsilon, "norm": self.norm, "attacks": attacks}
         return {
-            **self._training(method, variant, seed, more or []),
-            "finetuned": more is not None, "evaluation": evaluation,
+            **self._training(method, variant, seed, finetune or []),
+            "finetuned": finetune is not None, "evaluation": own,
             "audited": self.audited if variant == "taser" else 0,
             "choices": self._choices(method, variant),
         }  # fmt: skip
 
     def _training(self, method: str, variant: str, seed: int, more: list[str]) -> Job:
         tuned = self.tuned.get(variant, {}).get(method, [])
-        overrides = [*self.overrides, *more, *self.variants[variant], *tuned]
-        return {
-            "method": method, "variant": variant, "seed": seed,
-            "recipe": f"{self.recipe}/{method}", "overrides": [*overrides, f"loop.seed={seed}"],
-        }  # fmt: skip
+        overrides = [*self.overrides, *more, *self.variants[variant], *tuned, f"loop.seed={seed}"]
+        return {"method": method, "variant": variant, "seed": seed,
+                "recipe": f"{self.recipe}/{method}", "overrides": overrides}  # fmt: skip
 
 
 def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str:
@@ -305,16 +263,15 @@ def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str
     return f"{seed}-{kind}-{order}-{method}-{plain}"
 
 
-def _keys(overrides: Iterable[str]) -> set[str]:
-    return {override.partition("=")[0] for override in overrides}
-
-
 def read_comparison(name: Path | str) -> ComparisonConfig:
     """The configuration in a YAML file, or a shipped one such as "digits"; checked as a whole."""
     shipped = FOLDER / "compare" / f"{name}.yaml"
     recipe = f"{name} is the recipe of a run: `taser train --recipe {name}`"
     try:
         path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no YAML: {error}") from None
     except ValueError:
         if str(name) in shipped_recipes():
             raise ValueError(recipe) from None
@@ -323,14 +280,10 @@ def read_comparison(name: Path | str) -> ComparisonConfig:
             f"there is no file and no comparison {str(name)!r}{hint(name, known)}; "
             f"those that ship are {', '.join(known)}"
         ) from None
-    try:
-        content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {error}") from None
-    if isinstance(content, dict) and content.keys() & {"data", "loop", "extends"}:
-        raise ValueError(recipe)
     if not isinstance(content, dict):
         raise ValueError(f"{name} should hold keys such as methods and variants; got {content!r}")
+    if content.keys() & {"data", "loop", "extends"}:
+        raise ValueError(recipe)
     config = from_mapping(ComparisonConfig, content, str(name))
     config.check_runs()
     return config

@@ -13,7 +13,7 @@ import yaml
 from taser.evaluation import Evaluation
 from taser.training._run_folder import read_log
 
-from ._jobs import Queue
+from ._jobs import Runs
 
 Record = dict[str, Any]
 """Of one run: "run", "job" and, as far as it has come, "config", "result", "evaluations",
@@ -27,8 +27,8 @@ FORMER = {"records": "evaluations", "closer": "diagnostics", "standing": "correc
 def read_records(folder: Path) -> list[Record]:
     """All runs of a comparison's folder, or of a folder of records, in the order of names."""
     if (folder / "runs").is_dir():
-        queue = Queue(folder / "runs")
-        return [_read_run(queue, name) for name in queue.names()]
+        runs = Runs(folder / "runs")
+        return [_read_run(runs, name) for name in runs.names()]
     if not (folder / FILE).is_file():
         raise ValueError(
             f"there is no comparison in {folder}: `taser compare RECIPE --out {folder}` makes one"
@@ -39,19 +39,26 @@ def read_records(folder: Path) -> list[Record]:
         raise ValueError(f"{folder / FILE} holds no records of a comparison")
     for record in records:
         for evaluation in record.get("evaluations", []):
-            evaluation["clean"] = _bits(evaluation["clean"])
+            evaluation["clean"] = list(map(int, evaluation["clean"]))
             for attack in evaluation["attacks"].values():
-                attack["correct"] = _bits(attack["correct"])
+                attack["correct"] = list(map(int, attack["correct"]))
     return records
 
 
 def records_file(records: list[Record]) -> bytes:
     """The finished runs as compressed JSON lines; verdicts are strings of 0 and 1."""
+
+    def compact(evaluation: dict[str, Any]) -> dict[str, Any]:
+        attacks = {name: {**attack, "correct": "".join(map(str, attack["correct"]))}
+                   for name, attack in evaluation["attacks"].items()}  # fmt: skip
+        clean = "".join(map(str, evaluation["clean"]))
+        return {**evaluation, "attacks": attacks, "clean": clean}
+
     lines = []
     for record in records:
         if "result" in record:
-            compact = [_compact(each) for each in record.get("evaluations", [])]
-            line = {**record, "evaluations": compact} if compact else record
+            evaluations = [compact(each) for each in record.get("evaluations", [])]
+            line = {**record, "evaluations": evaluations} if evaluations else record
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     return lzma.compress("".join(lines).encode(), preset=9)
 
@@ -66,29 +73,15 @@ def read_evaluation(evaluation: dict[str, Any]) -> Evaluation:
         ) from None
 
 
-def _compact(evaluation: dict[str, Any]) -> dict[str, Any]:
-    attacks = {name: {**attack, "correct": _text(attack["correct"])}
-               for name, attack in evaluation["attacks"].items()}  # fmt: skip
-    return {**evaluation, "attacks": attacks, "clean": _text(evaluation["clean"])}
-
-
-def _text(verdicts: list[int]) -> str:
-    return "".join(map(str, verdicts))
-
-
-def _bits(text: str) -> list[int]:
-    return [int(character) for character in text]
-
-
-def _read_run(queue: Queue, name: str) -> Record:
-    home = queue.folder / name / "run"
-    record: Record = {"run": name, "job": queue.job(name)}
+def _read_run(runs: Runs, name: str) -> Record:
+    home = runs.folder / name / "run"
+    record: Record = {"run": name, "job": runs.job(name)}
     if (home / "config.yaml").exists():
         text = (home / "config.yaml").read_text()
-        for parent in (queue.folder, queue.folder.parent):  # weights of other runs
+        for parent in (runs.folder, runs.folder.parent):  # weights of other runs
             text = text.replace(f"{parent}/", "")
         record["config"] = yaml.safe_load(text)
-    if result := _renamed(queue.result(name) or {}):
+    if result := _renamed(runs.result(name) or {}):
         for evaluation in result.get("evaluations", []):
             attacks = evaluation["attacks"].items()
             evaluation["attacks"] = {attack: _renamed(found) for attack, found in attacks}
@@ -96,10 +89,14 @@ def _read_run(queue: Queue, name: str) -> Record:
             if key in result:
                 record[key] = result.pop(key)
         record["result"] = result
-    log = read_log(home)
-    if log:
-        record["validation"] = [_without_kind(line) for line in log if line["kind"] != "train"]
-        record["training"] = _columns([_without_kind(x) for x in log if x["kind"] == "train"])
+    if log := read_log(home):
+        kinds = [line.pop("kind") for line in log]
+        training = [line for kind, line in zip(kinds, log, strict=True) if kind == "train"]
+        record["validation"] = [x for kind, x in zip(kinds, log, strict=True) if kind != "train"]
+        names = dict.fromkeys(key for line in training for key in line)
+        record["training"] = {
+            name: [_rounded(line.get(name)) for line in training] for name in names
+        }
     return record
 
 
@@ -107,15 +104,6 @@ def _renamed(content: dict[str, Any]) -> dict[str, Any]:
     return {FORMER.get(key, key): value for key, value in content.items()}
 
 
-def _without_kind(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key != "kind"}
-
-
-def _columns(lines: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The lines by column, with five significant digits; None where a line has no such number."""
-    names = dict.fromkeys(name for line in lines for name in line)
-    return {name: [_rounded(line.get(name)) for line in lines] for name in names}
-
-
 def _rounded(value: Any) -> Any:
+    """Five significant digits."""
     return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""A queue of runs in a folder, which worker processes share by file locks."""
+"""Runs in folders: each in a process of its own, resumable, shared with others by file locks."""
 
 import json
 import os
@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -19,28 +19,19 @@ from taser._files import Progress, write_atomically
 
 from ._comparison_config import Job
 
-RunJob = Callable[[Path, Job, Progress | None], dict[str, Any]]
+RunJob = Callable[[Path, Job, Progress], dict[str, Any]]
 """(the job's folder, its settings, progress) → its result, as JSON; resumable by itself."""
 
-Outcome = Literal["done", "finished", "locked", "waiting"]
-"""Of one attempt: done now; finished or failed before; another worker has it; a run is missing."""
-
-POLL = 2.0  # seconds before a waiting job is tried again
+POLL = 0.5  # seconds between two looks at the processes
 NOTE_EVERY = 5.0  # seconds between notes of a job's progress
-NOTE_EXPIRES = 900.0  # seconds after which a note is taken for that of a dead worker
-
-
-class NotReady(RuntimeError):
-    """A job needs the result of another, which is not finished."""
+NOTE_EXPIRES = 900.0  # seconds after which a note is taken for that of a dead process
 
 
 @dataclass(frozen=True)
-class Queue:
+class Runs:
     """folder/<name>/ of each job holds job.json, its settings, and result.json or error.txt.
 
-    A worker holds the lock of the job that it runs, and writes its progress to doing.txt. If the
-    worker dies, the lock is free and another worker resumes the job. Finished jobs are not run
-    again; a job whose settings differ from those in the folder is refused.
+    The process that runs a job holds its lock, and writes its progress to doing.txt.
     """
 
     folder: Path
@@ -70,21 +61,17 @@ class Queue:
         return json.loads(path.read_text()) if path.exists() else None
 
     def required_result(self, name: str) -> dict[str, Any]:
-        """The result of a job that another needs; NotReady, or RuntimeError if it failed."""
-        result = self.result(name)
-        if result is None:
-            if self.failed(name):
-                raise RuntimeError(f"{name}, which it needs, failed")
-            raise NotReady(f"{name} has to be finished first")
+        """The result of a job that another needs."""
+        if (result := self.result(name)) is None:
+            failed = (self.folder / name / "error.txt").exists()
+            raise RuntimeError(
+                f"{name}, which it needs, failed" if failed else f"{name} has to be finished first"
+            )
         return result
 
     def finished(self, name: str) -> bool:
         """Whether a job has a result."""
         return (self.folder / name / "result.json").exists()
-
-    def failed(self, name: str) -> bool:
-        """Whether the last attempt at a job failed."""
-        return (self.folder / name / "error.txt").exists()
 
     def failures(self) -> dict[str, str]:
         """The error messages of the jobs that failed."""
@@ -94,93 +81,44 @@ class Queue:
                 found[path.parent.name] = path.read_text()
         return found
 
-    def is_locked(self, name: str) -> bool:
-        """Whether a worker runs the job."""
-        try:
-            with FileLock(self.folder / name / ".lock", timeout=0):
-                return False
-        except Timeout:
-            return True
-
-    def note(self, name: str) -> str | None:
-        """The progress of a running job, by its worker's last note; None without a recent one."""
-        note = self.folder / name / "doing.txt"
-        try:  # without the lock: a worker that meets it would pass the job by
-            fresh = time.time() - note.stat().st_mtime < NOTE_EXPIRES
-            return note.read_text().strip() if fresh else None
-        except OSError:
-            return None
-
     def status(self, names: Sequence[str]) -> tuple[int, int, str]:
         """Jobs finished, jobs in all, and a line with both, failures and running jobs."""
         left = [name for name in names if not self.finished(name)]
-        notes = {name: self.note(name) for name in left}
-        failed = sum(self.failed(name) for name in left)
         words = [f"{len(names) - len(left)} of {len(names)} runs"]
-        words += [f"{failed} failed"] if failed else []
-        words += [f"{name} {note.split()[0]}" for name, note in notes.items() if note]
+        if failed := len(self.failures().keys() & set(left)):
+            words.append(f"{failed} failed")
+        for name in left:
+            note = self.folder / name / "doing.txt"
+            with suppress(OSError, IndexError):
+                if time.time() - note.stat().st_mtime < NOTE_EXPIRES:
+                    words.append(f"{name} {note.read_text().split()[0]}")
         return len(names) - len(left), len(names), ", ".join(words)
 
-    def work(self, run: RunJob, names: Iterable[str], progress: Progress | None = None) -> None:
-        """Run every one of these jobs that is neither finished nor locked by another worker.
 
-        The first that is ready comes next, so that a job that had to wait is not left for the end.
-        Jobs that failed before are tried again.
-        """
-        left = list(names)
-        for name in left:
-            for old in ("error.txt", "doing.txt"):  # the worker that has a job writes a new note
-                (self.folder / name / old).unlink(missing_ok=True)
-        while left:
-            outcomes: dict[str, Outcome] = {}
-            for name in left:
-                outcomes[name] = self._attempt(run, name, progress)
-                if outcomes[name] == "done":
-                    break
-            left = [name for name in left if outcomes.get(name) not in ("done", "finished")]
-            if "done" in outcomes.values():
-                continue
-            if "waiting" not in outcomes.values():
-                return  # other workers have the rest
-            time.sleep(POLL)
-
-    def _attempt(self, run: RunJob, name: str, progress: Progress | None) -> Outcome:
-        home = self.folder / name
-        note = home / "doing.txt"
+def run_here(home: Path, run: RunJob) -> None:
+    """Run the job in `home`, unless it is finished or another process has it; keep its error."""
+    note = home / "doing.txt"
+    with suppress(Timeout), FileLock(home / ".lock", timeout=0):
+        if (home / "result.json").exists():
+            return
         try:
-            with FileLock(home / ".lock", timeout=0):
-                if self.finished(name) or self.failed(name):
-                    return "finished"
-                try:
-                    result = run(home, self.job(name), _with_notes(note, progress))
-                except NotReady:
-                    return "waiting"
-                except Exception as error:  # of any kind: the jobs behind it still have to run
-                    write_atomically(home / "error.txt", f"{_message(error)}\n")
-                else:
-                    write_atomically(home / "result.json", json.dumps(result, indent=1))
-                finally:
-                    with suppress(OSError):
-                        note.unlink(missing_ok=True)
-                return "done"
-        except Timeout:
-            return "locked"
+            result = run(home, json.loads((home / "job.json").read_text()), _progress_notes(note))
+        except Exception as error:  # of any kind: the jobs behind it still have to run
+            expected = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
+            message = str(error) if expected else f"{type(error).__name__}: {error}"
+            write_atomically(home / "error.txt", f"{message}\n")
+        else:
+            write_atomically(home / "result.json", json.dumps(result, indent=1))
+        finally:
+            note.unlink(missing_ok=True)
 
 
-def _message(error: Exception) -> str:
-    """An error's message; with its type if it is not one that the package raises itself."""
-    expected = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
-    return str(error) if expected else f"{type(error).__name__}: {error}"
-
-
-def _with_notes(note: Path, progress: Progress | None) -> Progress:
-    """A progress callback that also writes the progress to a file now and then."""
+def _progress_notes(note: Path) -> Progress:
+    """A progress callback that writes to a file now and then."""
     last = -NOTE_EVERY
 
     def callback(done: int, total: int, label: str) -> None:
         nonlocal last
-        if progress:
-            progress(done, total, label)
         if time.monotonic() - last > NOTE_EVERY:
             last = time.monotonic()
             with suppress(OSError):  # a note is not worth a run
@@ -189,41 +127,72 @@ def _with_notes(note: Path, progress: Progress | None) -> Progress:
     return callback
 
 
-def run_workers(
-    command: Sequence[str],
-    queue: Queue,
-    jobs: int,
-    threads: int,
+def run_all(
+    runs: Runs,
     names: Sequence[str],
+    command: Sequence[str],
+    *,
+    jobs: int = 1,
+    threads: int = 1,
     progress: Progress | None = None,
 ) -> None:
-    """Run `python -m taser <command>` in `jobs` processes until the queue is done."""
+    """Run every one of these that is not finished, `jobs` at a time, each by `command` FOLDER.
+
+    A job waits for those whose results it needs, and is left to another `run_all` that has it, here
+    or on another machine, unless that one dies. Jobs that failed before are tried again.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    workers = [
-        subprocess.Popen([sys.executable, "-m", "taser", *command], env=environment)
-        for _ in range(jobs)
-    ]
+    left = [name for name in names if not runs.finished(name)]
+    needed = {name: _needed(runs.job(name)) for name in left}
+    for name in left:
+        (runs.folder / name / "error.txt").unlink(missing_ok=True)
+    working: dict[str, subprocess.Popen] = {}
     try:
         with _sigterm_exits():
-            while any(worker.poll() is None for worker in workers):
+            while left:
+                for name in left:
+                    if len(working) == jobs:
+                        break
+                    home = runs.folder / name
+                    if name not in working and not needed[name] & set(left) and not _locked(home):
+                        working[name] = subprocess.Popen([*command, str(home)], env=environment)
                 if progress:
-                    progress(*queue.status(names))
-                time.sleep(0.5)
+                    progress(*runs.status(names))
+                time.sleep(POLL)
+                for name, code in [(name, worker.poll()) for name, worker in working.items()]:
+                    if code is not None:
+                        del working[name]
+                    if code and not runs.finished(name):
+                        text = f"its process ended with exit code {code}, stopped or out of memory"
+                        write_atomically(runs.folder / name / "error.txt", f"{text}\n")
+                failed = runs.failures()
+                left = [name for name in left if name not in failed and not runs.finished(name)]
     finally:
-        for worker in workers:
+        for worker in working.values():
             worker.terminate()
-    failed = {name: text for name, text in queue.failures().items() if name in names}
+            worker.wait()
+    failed = {name: text for name, text in runs.failures().items() if name in names}
     if failed:
         first = next(iter(failed))
         raise RuntimeError(
-            f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}"
+            f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}. "
+            "Start again to go on."
         )
-    missing = [n for n in names if not queue.finished(n) and not queue.is_locked(n)]
-    if missing:
-        raise RuntimeError(
-            f"{len(missing)} of {len(names)} runs are not finished, because a worker was stopped "
-            f"or ran out of memory; {missing[0]} is the first. Start again to go on."
-        )
+
+
+def _needed(job: Job) -> set[str]:
+    """The jobs whose results this one needs."""
+    searched = (name for choice in job.get("choices", []) for name in choice["among"])
+    return {*searched, *(job[key] for key in ("start", "judged") if key in job)}
+
+
+def _locked(home: Path) -> bool:
+    """Whether a process runs the job."""
+    try:
+        with FileLock(home / ".lock", timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 @contextmanager

@@ -26,9 +26,8 @@ from ._comparison_records import FILE, Record, read_evaluation, read_records, re
 class RunResult:
     """One run's figures and its verdict on each example.
 
-    evaluations: the one on the most examples first; the others are on some of these. validation:
-    "clean" and "robust" accuracy of the same weights on the validation split. diagnostics: accuracy
-    over ε, sensitivity, residuals, corruptions and an audit, each if it was made.
+    evaluations: the one on the most examples first; the others are on some of these. diagnostics:
+    the "curve" over ε and an "audit", if one was made; older records have more.
     """
 
     def __init__(self, record: Record) -> None:
@@ -40,14 +39,10 @@ class RunResult:
         self.finetuned: bool = result["finetuned"]
         self.chosen: list[str] = result["chosen"]
         self.seconds_per_example: float = result["seconds_per_example"]
-        self.validation: dict[str, float] = {name: result[name] for name in ("clean", "robust")}
         self.diagnostics: dict[str, Any] = record["diagnostics"]
         self.evaluations: list[Evaluation] = list(map(read_evaluation, record["evaluations"]))
 
-    @property
-    def threat(self) -> Threat:
-        """Of the evaluation."""
-        return self.evaluations[0].threat
+        self.threat: Threat = self.evaluations[0].threat
 
     @property
     def attacks(self) -> list[str]:
@@ -55,13 +50,7 @@ class RunResult:
         return [name for each in self.evaluations for name in each.attacks]
 
     def correct(self, measure: str) -> Tensor:
-        """(n,) bool: right when clean, under one attack, or in the worst case over all.
-
-        "corrupted" has k answers to each example: (k, n).
-        """
-        if measure == "corrupted":
-            found = self.diagnostics["corrupted"]
-            return torch.arange(found["of"])[:, None] < torch.tensor(found["right"])
+        """(n,) bool: right when clean, under one attack, or in the worst case over all."""
         first = self.evaluations[0]
         if measure == "clean":
             return first.clean
@@ -77,7 +66,7 @@ class RunResult:
 class Row:
     """One method with one variant, against a baseline, by default the variant "off".
 
-    accuracy: by measure ("clean", "corrupted", each attack, "worst"), shares with 95 % intervals;
+    accuracy: by measure ("clean", each attack, "worst"), shares with 95 % intervals;
     gain: the paired difference to the baseline, None for itself, with its interval over examples;
     gain_range: that of the lowest and the highest seed; gain_retrained: with its interval over
     examples and trainings, None for one seed; milliseconds: of training for each example; overhead:
@@ -134,11 +123,9 @@ class Results:
 
     @property
     def measures(self) -> list[str]:
-        """What all runs were evaluated by; older records have no corruptions."""
+        """What all runs were evaluated by."""
         attacks = self.runs[0].attacks
-        sizes = {run.diagnostics.get("corrupted", {}).get("of") for run in self.runs}
-        corrupted = ["corrupted"] if len(sizes) == 1 and None not in sizes else []
-        return ["clean", *corrupted, *attacks, *(["worst"] if len(attacks) > 1 else [])]
+        return ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
 
     @cached_property
     def unseen(self) -> dict[Threat, list[RunResult]]:
@@ -154,13 +141,13 @@ class Results:
 
     def rows(self, *, baseline: str = "off") -> list[Row]:
         """A row for each method and variant; gains are over the variant `baseline`."""
-        if baseline == "off":
-            return self._rows
-        return rows(self.runs, self.measures, baseline=baseline)
+        if baseline not in self._rows:
+            self._rows[baseline] = rows(self.runs, self.measures, baseline=baseline)
+        return self._rows[baseline]
 
     @cached_property
-    def _rows(self) -> list[Row]:
-        return rows(self.runs, self.measures)
+    def _rows(self) -> dict[str, list[Row]]:
+        return {}
 
     def figures(self) -> str:
         """The rows as JSON."""
@@ -200,8 +187,8 @@ def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = 
     found = []
     for (finetuned, method, variant), group in groups.items():
         off = {run.seed: run for run in groups.get((finetuned, method, baseline), [])}
-        pairs = [(run, off[run.seed]) for run in group if run.seed in off]
-        found.append(_row(group, pairs if variant != baseline else [], measures))
+        ours = [run for run in group if run.seed in off and variant != baseline]
+        found.append(_row(group, ours, [off[run.seed] for run in ours], measures))
     return found
 
 
@@ -217,43 +204,29 @@ def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
 
 
 def _row(
-    group: list[RunResult], pairs: list[tuple[RunResult, RunResult]], measures: Sequence[str]
+    group: list[RunResult], ours: list[RunResult], theirs: list[RunResult], measures: Sequence[str]
 ) -> Row:
-    ours, theirs = [run for run, _ in pairs], [other for _, other in pairs]
-    gain = {m: difference_interval(_stacked(ours, m), _stacked(theirs, m))
-            for m in measures if pairs}  # fmt: skip
-    retrained = {m: retrained_interval(_answers(ours, m), _answers(theirs, m))
-                 for m in measures if len(pairs) > 1}  # fmt: skip
+    """A row of all seeds in `group`; `ours` are those that a run of the baseline is paired with."""
+
+    def correct(runs: list[RunResult], measure: str) -> Tensor:
+        return torch.stack([run.correct(measure) for run in runs])  # (seeds, n)
+
+    def milliseconds(runs: list[RunResult]) -> float:
+        return 1000 * sum(run.seconds_per_example for run in runs) / len(runs)
+
+    gain, gain_range, gain_retrained = {}, {}, {}
+    for m in measures if ours else ():
+        one, other = correct(ours, m), correct(theirs, m)
+        by_seed = (one.double().mean(1) - other.double().mean(1)).tolist()
+        gain[m], gain_range[m] = difference_interval(one, other), (min(by_seed), max(by_seed))
+        if len(ours) > 1:
+            gain_retrained[m] = retrained_interval(list(one), list(other))
     return Row(
         group[0].method, group[0].variant, group[0].finetuned,
-        accuracy={m: accuracy_interval(_stacked(group, m)) for m in measures},
-        gain=gain or None,
-        gain_range={m: _range(pairs, m) for m in measures} if pairs else None,
-        gain_retrained=retrained or None,
-        milliseconds=_milliseconds(group),
-        overhead=_milliseconds(ours) / _milliseconds(theirs) if pairs else None,
-        seeds=len(group), n={m: group[0].correct(m).shape[-1] for m in measures},
+        accuracy={m: accuracy_interval(correct(group, m)) for m in measures},
+        gain=gain or None, gain_range=gain_range or None, gain_retrained=gain_retrained or None,
+        milliseconds=milliseconds(group),
+        overhead=milliseconds(ours) / milliseconds(theirs) if ours else None,
+        seeds=len(group), n={m: len(group[0].correct(m)) for m in measures},
         chosen=tuple(group[0].chosen),
     )  # fmt: skip
-
-
-def _answers(runs: Sequence[RunResult], measure: str) -> list[Tensor]:
-    return [run.correct(measure) for run in runs]
-
-
-def _stacked(runs: Sequence[RunResult], measure: str) -> Tensor:
-    """(k, n): the answers of every seed, and of every corruption."""
-    return torch.cat([torch.atleast_2d(run.correct(measure)) for run in runs])
-
-
-def _range(pairs: Sequence[tuple[RunResult, RunResult]], measure: str) -> tuple[float, float]:
-    """The lowest and the highest gain of a seed."""
-    gains = [
-        float(one.correct(measure).double().mean() - other.correct(measure).double().mean())
-        for one, other in pairs
-    ]
-    return min(gains), max(gains)
-
-
-def _milliseconds(runs: Sequence[RunResult]) -> float:
-    return 1000 * sum(run.seconds_per_example for run in runs) / len(runs)

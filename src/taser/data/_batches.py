@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,12 +25,8 @@ class Batch(NamedTuple):
         return f"Batch({len(self.x)} inputs of shape {tuple(self.x.shape[1:])}, {scores})"
 
 
-class Augmentation(Protocol):
-    """Moves images and their score fields alike, with draws from `generator`."""
-
-    def __call__(
-        self, x: Tensor, s: Tensor | None, *, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor | None]: ...
+Augmentation = Callable[..., tuple[Tensor, Tensor | None]]
+"""(x, s, generator=…) → the images and their score fields, or None for these, moved alike."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,8 @@ class CropAndFlip:
         if x.ndim != 4:
             raise ValueError(f"x should be images, (B, C, H, W); got {tuple(x.shape)}")
         if s is not None and (len(s) != len(x) or s.shape[2:] != x.shape[2:]):
-            raise ValueError(
-                f"the field s should be as many and as large as x, {tuple(x.shape)}; "
-                f"got {tuple(s.shape)}"
-            )
+            shapes = f"{tuple(x.shape)}; got {tuple(s.shape)}"
+            raise ValueError(f"the field s should be as many and as large as x, {shapes}")
         down, right = torch.randint(2 * self.padding + 1, (2, len(x), 1), generator=generator)
         mirrored = torch.rand(len(x), 1, generator=generator) < (0.5 if self.flip else 0.0)
         width = torch.arange(x.shape[3])
@@ -123,15 +117,11 @@ class Batches:
             if len(examples[0]) != len(self.y):
                 raise ValueError(f"x has {len(examples[0])} examples, but y has {len(self.y)}")
         if scores is not None and len(scores) != len(self.y):
-            raise ValueError(
-                f"scores should have one row for each of the {len(self.y)} examples; "
-                f"got {tuple(scores.shape)}"
-            )
+            wanted = f"one row for each of the {len(self.y)} examples"
+            raise ValueError(f"scores should have {wanted}; got {tuple(scores.shape)}")
         if batch_size < 1 or len(self.y) < 1:
-            raise ValueError(
-                f"batch_size and the number of examples should be at least 1; got {batch_size} "
-                f"and {len(self.y)}"
-            )
+            sizes = f"{batch_size} and {len(self.y)}"
+            raise ValueError(f"batch_size and the examples should be at least 1; got {sizes}")
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.scores, self.augment, self.smallest = scores, augment, smallest
         self.epoch = 0

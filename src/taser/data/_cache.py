@@ -144,10 +144,8 @@ def _fetch(
     elif source is not None and path.exists():
         sources = {str(path): lambda *_: path}
     elif source is not None:
-        raise FileNotFoundError(
-            f"source should be a folder or archive, or one of "
-            f"{', '.join(map(repr, spec.sources))}; there is nothing at {path}"
-        )
+        wanted = f"a folder or archive, or one of {', '.join(map(repr, spec.sources))}"
+        raise FileNotFoundError(f"source should be {wanted}; there is nothing at {path}")
     failures = ""
     for label, download in sources.items():
         work = Path(tempfile.mkdtemp(prefix=f".{spec.name}.work-", dir=folder))
@@ -178,17 +176,13 @@ def _decode(spec: Downloadable, path: Path, progress: Progress) -> list[np.ndarr
     parts = read_layouts(path, spec.layouts)
     for part, (x, _), count in zip(("train", "test"), parts, (spec.train, spec.test), strict=True):
         if x.shape != (count, *spec.image) or x.dtype != np.uint8:
-            raise FetchError(
-                f"wanted {part} images of shape {(count, *spec.image)}, bytes; got {x.shape} of "
-                f"{x.dtype}"
-            )
+            wanted = f"{part} images of shape {(count, *spec.image)}, bytes"
+            raise FetchError(f"wanted {wanted}; got {x.shape} of {x.dtype}")
     arrays = [np.ascontiguousarray(array) for part in parts for array in part]
     progress(0, spec.bytes, f"verifying {spec.name}")
-    if (sha256 := sha256_of_arrays(arrays)) != spec.sha256:
-        raise FetchError(
-            f"the pixels and labels are not those of {spec.name}: their sha256 is {sha256}, "
-            f"not {spec.sha256}"
-        )
+    if (found := sha256_of_arrays(arrays)) != spec.sha256:
+        shas = f"their sha256 is {found}, not {spec.sha256}"
+        raise FetchError(f"the pixels and labels are not those of {spec.name}: {shas}")
     return arrays
 
 

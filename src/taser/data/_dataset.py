@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from taser._files import add_numbers
@@ -142,14 +143,13 @@ class Standardisation:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
+            sizes = f"{len(self.mean)} means and {len(self.std)} stds"
+            raise ValueError(f"wanted one mean and one std for each feature; got {sizes}")
+        if not all(map(isfinite, self.mean)) or not all(0 < std < inf for std in self.std):
             raise ValueError(
-                "a standardisation needs one mean and one std for each feature; "
-                f"got {len(self.mean)} means and {len(self.std)} stds"
+                "every mean should be finite, and every std positive and finite; "
+                f"got {list(self.mean)} and {list(self.std)}"
             )
-        if not all(0 < std < inf for std in self.std):
-            raise ValueError(f"every std should be positive and finite; got {list(self.std)}")
-        if not all(map(isfinite, self.mean)):
-            raise ValueError(f"every mean should be finite; got {list(self.mean)}")
 
     @classmethod
     def fit(cls, x: Tensor) -> "Standardisation":
@@ -177,8 +177,7 @@ class Standardisation:
     def _tensors(self, x: Tensor) -> Tensor:
         if x.ndim == 0 or x.shape[-1] != len(self.mean):
             raise ValueError(
-                f"this standardisation is of {len(self.mean)} features, and the last dimension of "
-                f"x should be as long; got {tuple(x.shape)}"
+                f"x should end in the dimension of {len(self.mean)} features; got {tuple(x.shape)}"
             )
         return torch.tensor([self.mean, self.std], dtype=torch.float64, device=x.device)
 
@@ -280,47 +279,22 @@ class Preprocessing:
     @classmethod
     def from_json(cls, text: str) -> "Preprocessing":
         """From what :meth:`to_json` wrote; older files have no targets."""
-        entries = json.loads(text)
-        classes, columns = (
-            entries[name] and tuple(entries[name]) for name in ("classes", "columns")
-        )
-        features, targets = (
-            scale and Standardisation(tuple(scale["mean"]), tuple(scale["std"]))
-            for scale in (entries["standardisation"], entries.get("targets"))
-        )
-        return cls(classes, columns, features, targets)
+        return TypeAdapter(cls).validate_json(text)
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """Other data, not yet standardised, with these columns, scales and class numbers."""
-        return self._encode_classes(self.standardise(self._order_columns(dataset)))
+        """Other data, not yet standardised, with these columns, scales and class numbers.
 
-    def _order_columns(self, dataset: Dataset) -> Dataset:
-        """The columns of the training data, found by their names."""
-        own, wanted = dataset.columns, self.columns
-        if wanted is None or own is None:
-            return dataset
-        if missing := [name for name in wanted if name not in own]:
-            raise ValueError(
-                f"{dataset.name} has no column {missing[0]!r}, which the model was trained on"
-            )
-        places = torch.tensor([own.index(name) for name in wanted])
-        return dataset._map(lambda s: Split(s.x[:, places], s.y), columns=wanted)
-
-    def standardise(self, dataset: Dataset) -> Dataset:
-        """Scale the features, and the targets of a regression, by these numbers, if any."""
-        scale, targets = self.standardisation, self.targets
-        if scale is None:
-            return dataset
-
-        def scaled(split: Split) -> Split:
-            y = split.y if targets is None else targets.apply(split.y[:, None])[:, 0]
-            return Split(scale.apply(split.x), y)
-
-        return dataset._map(scaled, standardisation=scale, target_standardisation=targets)
-
-    def _encode_classes(self, dataset: Dataset) -> Dataset:
-        """Classes are the same if their names are, or if they are called by these numbers."""
-        names = self.classes
+        Columns are found by their names, and classes by theirs or by these numbers.
+        """
+        own, columns = dataset.columns, self.columns
+        if columns is not None and own is not None:
+            if missing := [name for name in columns if name not in own]:
+                raise ValueError(
+                    f"{dataset.name} has no column {missing[0]!r}, which the model was trained on"
+                )
+            places = torch.tensor([own.index(name) for name in columns])
+            dataset = dataset._map(lambda s: Split(s.x[:, places], s.y), columns=columns)
+        dataset, names = self.standardise(dataset), self.classes
         if dataset.classes is None or names is None or dataset.classes == names:
             return dataset
         numbers = {name: number for number, name in enumerate(names)}
@@ -333,3 +307,15 @@ class Preprocessing:
             )
         number = torch.tensor([numbers[name] for name in dataset.classes])
         return dataset._map(lambda split: replace(split, y=number[split.y]), classes=names)
+
+    def standardise(self, dataset: Dataset) -> Dataset:
+        """Scale the features, and the targets of a regression, by these numbers, if any."""
+        scale, targets = self.standardisation, self.targets
+        if scale is None:
+            return dataset
+
+        def scaled(split: Split) -> Split:
+            y = split.y if targets is None else targets.apply(split.y[:, None])[:, 0]
+            return Split(scale.apply(split.x), y)
+
+        return dataset._map(scaled, standardisation=scale, target_standardisation=targets)

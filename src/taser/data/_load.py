@@ -79,11 +79,10 @@ def load(
         refuse("a table", size=size)
         raw = read_table(path, target=target, ignore=ignore, task=task)
     else:
-        raise ValueError(
-            f"a data set should be a folder of images or end in {', '.join(SUFFIXES)}; got {path}"
-        )
-    full = path.resolve()
-    name = spec.name if spec is not None else full.stem if full.is_file() else full.name
+        wanted = f"a folder of images or end in {', '.join(SUFFIXES)}"
+        raise ValueError(f"a data set should be {wanted}; got {path}")
+    path = path.resolve()
+    name = spec.name if spec is not None else path.stem if path.is_file() else path.name
     dataset = _split(name, raw, {"test": test, "validation": validation}, seed)
     if dataset.train.is_images and standardise:
         raise ValueError(
@@ -151,8 +150,6 @@ def hold_out(
         members = order[groups[order] == group]
         held[members[: round(fraction * len(members))]] = True
     if not held.any() or held.all():
-        raise ValueError(
-            f"{n} examples{' in these classes' if labels is not None else ''} are too few to hold "
-            f"out {fraction:g} of them: one part would be empty"
-        )
+        whose = "examples" if labels is None else "examples in these classes"
+        raise ValueError(f"{n} {whose} are too few to hold out {fraction:g}: a part would be empty")
     return held

@@ -55,12 +55,9 @@ def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple
 
 PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
 
-SUFFIXES = frozenset(
-    (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-)
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # others may start a program
-GREY = frozenset(("1", "L"))
-DEEP = frozenset(("I", "I;16", "I;16B", "I;16L", "F"))  # more than eight bits for a channel
+DEEP = ("I", "I;16", "I;16B", "I;16L", "F")  # more than eight bits for a channel
 
 
 def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> RawDataset:
@@ -78,21 +75,18 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Raw
     files = {part: _images_by_class(root) for part, root in roots.items()}
     classes = tuple(dict.fromkeys(name for name, _ in files["train"]))
     for part, named in files.items():
-        if unknown := sorted({name for name, _ in named}.difference(classes)):
-            raise ValueError(
-                f"{roots[part]} has folders of classes that {roots['train']} lacks: "
-                f"{', '.join(unknown)}"
-            )
+        if unknown := ", ".join(sorted({name for name, _ in named}.difference(classes))):
+            raise ValueError(f"{roots[part]} has classes that {roots['train']} lacks: {unknown}")
     # From the headers alone, so before the long part of the work.
     grey, first = True, files["train"][0][1]
     for _, file in (pair for named in files.values() for pair in named):
         with _opened(file) as image:
             if image.mode in DEEP:
                 raise ValueError(
-                    f"{file} has more than eight bits a channel (mode {image.mode}); convert it to "
-                    "eight, since how to scale it to [0, 1] is not known"
+                    f"{file} has more than eight bits a channel (mode {image.mode}), and how to "
+                    "scale it to [0, 1] is not known: convert it to eight"
                 )
-            grey = grey and image.mode in GREY
+            grey = grey and image.mode in ("1", "L")
             width, height = image.size
             shape = shape or (height, width)
             if size is None and shape != (height, width):
@@ -123,10 +117,8 @@ def _images_by_class(root: Path) -> list[tuple[str, Path]]:
     """Pairs (class, image), in the order of their names."""
     folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if len(folders) < 2:
-        raise ValueError(
-            f"{root} should hold one folder of images for each class, and at least two of them; "
-            f"got {len(folders)}"
-        )
+        wanted = "one folder of images for each class, and at least two of them"
+        raise ValueError(f"{root} should hold {wanted}; got {len(folders)}")
     files = [
         (folder.name, file) for folder in folders for file in sorted(folder.iterdir())
         if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
@@ -134,7 +126,7 @@ def _images_by_class(root: Path) -> list[tuple[str, Path]]:
     if empty := sorted({folder.name for folder in folders} - {name for name, _ in files}):
         raise ValueError(
             f"no images in the class folder{'s' * (len(empty) > 1)} {', '.join(empty)} of {root}; "
-            f"wanted files ending in {', '.join(sorted(SUFFIXES))}"
+            f"wanted files ending in {', '.join(SUFFIXES)}"
         )
     return files
 
@@ -170,10 +162,8 @@ def read_npz(path: Path) -> RawDataset:
         if {f"x{suffix}", f"y{suffix}"} <= arrays.keys()
     }  # fmt: skip
     if "train" not in found:
-        raise ValueError(
-            f"{path} should hold arrays x and y, or x_train and y_train; "
-            f"got {', '.join(arrays) or 'none'}"
-        )
+        there = ", ".join(arrays) or "none"
+        raise ValueError(f"{path} should hold arrays x and y, or x_train and y_train; got {there}")
     parts = {part: _arrays(arrays, suffix) for part, suffix in found.items()}
     if all(y.dtype.kind == "f" for _, y in parts.values()):
         return RawDataset(parts)
@@ -192,10 +182,8 @@ def _arrays(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
             "(N, H, W, C): save it as x.transpose(0, 3, 1, 2)"
         )
     if x.ndim not in (2, 3, 4):
-        raise ValueError(
-            f"x{suffix} should be images (N, C, H, W) or (N, H, W), or vectors (N, d); "
-            f"got {x.shape}"
-        )
+        wanted = "images (N, C, H, W) or (N, H, W), or vectors (N, d)"
+        raise ValueError(f"x{suffix} should be {wanted}; got {x.shape}")
     y = y[:, 0] if y.shape[1:] == (1,) else y
     if y.ndim != 1 or y.dtype.kind not in "buifU":
         raise ValueError(
@@ -207,9 +195,6 @@ def _arrays(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
     return (x[:, None] if x.ndim == 3 else x), y
 
 
-FEW = 20  # distinct whole numbers: up to here a target is taken for a class
-
-
 def read_table(
     path: Path, *, target: str | None, ignore: Sequence[str] = (), task: Task | None = None
 ) -> RawDataset:
@@ -218,7 +203,7 @@ def read_table(
     ignore: columns to leave out. task: whether the target is a class or a number; by default a
     class if it is text or has at most 20 distinct values, all whole.
     """
-    if task is not None and task not in get_args(Task):
+    if task not in (None, *get_args(Task)):
         raise ValueError(f"task should be one of {', '.join(get_args(Task))}; got {task!r}")
     table = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
     there = ", ".join(table)
@@ -235,7 +220,7 @@ def read_table(
     values = _floats(y)
     whole = values is not None and bool((values == np.round(values)).all())
     if task is None:
-        few = values is None or (whole and len(np.unique(values)) <= FEW)
+        few = values is None or (whole and len(np.unique(values)) <= 20)
         task = "classification" if few else "regression"
     if task == "regression":
         y = _numbers(y, target, path)

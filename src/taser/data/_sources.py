@@ -111,7 +111,5 @@ def check_sha256(path: Path, sha256: str) -> None:
     with open(path, "rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != sha256:
-        raise FetchError(
-            f"{path.name} is truncated or not the file that was wanted: its sha256 is {found}, "
-            f"not {sha256}"
-        )
+        shas = f"its sha256 is {found}, not {sha256}"
+        raise FetchError(f"{path.name} is truncated or not the file that was wanted: {shas}")

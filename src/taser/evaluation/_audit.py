@@ -101,16 +101,11 @@ def audit(
     model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only examples that the model gets right are
     audited.
 
-    threat
-        The threat model of the claim; by default ℓ∞, 8/255.
-    surrogate
-        An undefended model of the same task; without one the transfer check is skipped.
-    steps, restarts
-        Of PGD; convergence is checked by four times the steps and twice the starts.
-    queries
-        Of each attack without gradients for one example, or a few more.
-    out
-        A folder to store finished batches in: killed and started again, the audit goes on.
+    threat: the threat model of the claim, by default ℓ∞, 8/255; surrogate: an undefended model of
+    the same task, without which the transfer check is skipped; steps, restarts: of PGD, whose
+    convergence is checked by four times the steps and twice the starts; queries: of each attack
+    without gradients for one example, or a few more; out: a folder to store finished batches in, so
+    that the audit goes on when it is started again.
 
     A comparison fails if the attack that should be weaker breaks more than 2 % of the examples
     beyond those that the stronger one broke, and sampling error cannot explain it (exact binomial

@@ -133,13 +133,12 @@ def motion_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     sigma = in_pixels(sigma, x)
     angle = torch.rand(len(x), dtype=x.dtype, device=x.device, generator=generator)
     angle = math.pi / 4 * (2 * angle - 1)
-    direction = torch.stack([angle.cos(), angle.sin()], 1)
-    trail, total = torch.zeros_like(x), 0.0
-    for step in range(math.ceil(4 * sigma)):
-        weight = math.exp(-(step**2) / (2 * sigma**2))
-        trail += weight * shifted(x, step * direction[:, None, None])
-        total += weight
-    return trail / total
+    direction = torch.stack([angle.cos(), angle.sin()], 1)[:, None, None]
+    weights = [math.exp(-(step**2) / (2 * sigma**2)) for step in range(math.ceil(4 * sigma))]
+    trail = torch.zeros_like(x)
+    for step, weight in enumerate(weights):
+        trail += weight * shifted(x, step * direction)
+    return trail / sum(weights)
 
 
 def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001

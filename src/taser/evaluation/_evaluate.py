@@ -36,19 +36,14 @@ def evaluate(
 ) -> Evaluation:
     """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
 
-    threat
-        Where attacks may go: by default ℓ∞, 8/255, pixels in [0, 1].
-    attacks
-        Names ("autoattack", "spsa", "spsa-strong", "pgd", "noise", …) or attacks of your own.
-    n
-        Examples, drawn with a fixed seed: the same for every model; N or more means all.
-    seed, batch_size
-        Of the attacks; with the same weights and data they give the same record.
-    out
-        A folder to store finished batches in: killed and started again, the evaluation resumes.
-        At the end it holds evaluation.json and the attacked inputs.
-    progress
-        Called with (done, total, label), counted in forward passes.
+    threat: where attacks may go, by default ℓ∞, 8/255, pixels in [0, 1]; attacks: names
+    ("autoattack", "spsa", "spsa-strong", "pgd", "noise", …) or attacks of your own; n: examples,
+    drawn with a fixed seed, the same for every model, N or more for all; seed, batch_size: of the
+    attacks, which with the same weights and data give the same record; progress: called with (done,
+    total, label), counted in forward passes.
+
+    out: a folder to store finished batches in. Killed and started again, the evaluation resumes; at
+    the end the folder holds evaluation.json and the attacked inputs.
 
     Each attack is tried on **every** example that is right when clean, so its accuracy is its own
     and can be compared with a paper's; only the stages inside AutoAttack share the work, each on
@@ -91,13 +86,10 @@ def evaluate(
 def _plan(
     attacks: Sequence[str | Attack], threat: Threat, classes: int, images: bool, seed: int
 ) -> list[Attack]:
-    plan = [
-        named_attack(attack, threat, classes=classes, images=images, seed=seed)
-        if isinstance(attack, str)
-        else attack
-        for attack in attacks
-    ]
-    for attack in plan:
+    plan = []
+    for attack in attacks:
+        if isinstance(attack, str):
+            attack = named_attack(attack, threat, classes=classes, images=images, seed=seed)
         if not isinstance(attack, Attack):
             raise TypeError(
                 f"an attack should be a name or a taser.attacks.Attack, called with (model, x, y) "
@@ -105,6 +97,7 @@ def _plan(
             )
         if attack.threat != threat:
             raise ValueError(f"{attack.name} attacks within {attack.threat}, not {threat}")
+        plan.append(attack)
     names = [attack.name for attack in plan]
     if not plan or len(set(names)) < len(names):
         raise ValueError(f"attacks should have one name each, and there should be one; got {names}")
@@ -123,7 +116,6 @@ def _run(
     robust, attacked = clean.clone(), loop.x.cpu().clone()
     verdicts: dict[str, Verdicts] = {}
     passes = [int(clean.sum()) * passes_of(attack) for attack in plan]
-
     done, total = 0, max(1, sum(passes))
 
     def report(step: int, _: int, label: str) -> None:

@@ -160,10 +160,8 @@ def attack_findings(model: Model, x: Tensor, y: Tensor, plan: Sequence[Attack]) 
 
 def square_findings(found: Verdicts) -> list[Finding]:
     """A finding where Square, which needs no gradients, broke what gradient attacks did not."""
-    if len(found.stages) < 2 or found.stages[-1] != "square":
-        return []
     share = float((found.stage == len(found.stages) - 1).sum()) / len(found.stage)
-    if share <= SQUARE_ALONE:
+    if len(found.stages) < 2 or found.stages[-1] != "square" or share <= SQUARE_ALONE:
         return []
     message = f"{100 * share:.1f} % were broken by Square alone: gradients may mislead, so audit it"
     return [Finding("square", message)]

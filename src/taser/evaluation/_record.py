@@ -226,23 +226,20 @@ class Evaluation:
 
     def to_json(self) -> str:
         """The whole record."""
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "n": self.n,
-                "clean_accuracy": self.clean_accuracy,
-                "robust_accuracy": self.robust_accuracy,
-                "threat": asdict(self.threat),
-                "findings": [asdict(finding) for finding in self.findings],
-                "provenance": asdict(self.provenance),
-                "attacks": {name: v.numbers() for name, v in self.attacks.items()},
-                "index": self.index.tolist(),
-                "y": self.y.tolist(),
-                "clean": self.clean.int().tolist(),
-            },
-            indent=1,
-            allow_nan=False,
-        )
+        numbers = {
+            "format": FORMAT,
+            "n": self.n,
+            "clean_accuracy": self.clean_accuracy,
+            "robust_accuracy": self.robust_accuracy,
+            "threat": asdict(self.threat),
+            "findings": [asdict(finding) for finding in self.findings],
+            "provenance": asdict(self.provenance),
+            "attacks": {name: v.numbers() for name, v in self.attacks.items()},
+            "index": self.index.tolist(),
+            "y": self.y.tolist(),
+            "clean": self.clean.int().tolist(),
+        }
+        return json.dumps(numbers, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

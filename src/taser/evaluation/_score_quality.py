@@ -92,8 +92,10 @@ def score_quality(
         ]
         stein = max(checks, key=lambda check: abs(check.z))
         rms = _mean_square(torch.cat([score(rows) for rows in held_out.split(batch)])) ** 0.5
-        some = held_out[subset(len(held_out), batch)]
-        flip = _flip_error(score, some) if held_out.ndim == 4 else None
+        flip = None
+        if held_out.ndim == 4:
+            some = held_out[subset(len(held_out), batch)]
+            flip = _relative_error(score(some.flip(-1)).flip(-1), score(some))
         levels.append(Level(timestep, sigma, error, linear, stein, rms, flip))
     some = held_out[subset(len(held_out), 500)]  # the first might be all of one class
     test = ksd_test(*denoiser.at(timestep=50).noised(some, generator), generator=generator)
@@ -108,8 +110,7 @@ def augmentation_error(score: Score, x: Tensor, augment: Augmentation, seed: int
     """
     moved, field = augment(x, score(x), generator=torch.Generator().manual_seed(seed))
     assert field is not None
-    recomputed = score(moved)
-    return float((field - recomputed).norm() / recomputed.norm())
+    return _relative_error(field, score(moved))
 
 
 def random_functions(
@@ -135,6 +136,5 @@ def _mean_square(x: Tensor) -> float:
     return float(x.square().mean())
 
 
-def _flip_error(score: Score, x: Tensor) -> float:
-    straight, mirrored = score(x), score(x.flip(-1)).flip(-1)
-    return float((straight - mirrored).norm() / straight.norm())
+def _relative_error(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())

@@ -132,10 +132,10 @@ def _per_example(correct: Tensor, level: float) -> np.ndarray:
     return torch.atleast_2d(correct).double().mean(0).numpy()
 
 
-def _check_paired(first: Tensor, second: Tensor, ndims: tuple[int, ...] = (1, 2)) -> None:
-    if first.shape != second.shape or first.ndim not in ndims:
+def _check_paired(first: Tensor, second: Tensor, wanted: str = "(n,) or (k, n)") -> None:
+    if first.shape != second.shape or (wanted == "(n,)" and first.ndim != 1):
         raise ValueError(
-            "two models are compared on the same examples; got verdicts of shapes "
+            f"two models are compared on the same examples, {wanted}; got verdicts of shapes "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
 
@@ -160,7 +160,7 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
     Of the b + c examples where they disagree, each is as likely to favour one as the other:
     p = 2·P[Binomial(b + c, ½) ≤ min(b, c)], at most 1.
     """
-    _check_paired(first, second, (1,))
+    _check_paired(first, second, "(n,)")
     from scipy.stats import binomtest  # slow to import
 
     gained, lost = int((first & ~second).sum()), int((second & ~first).sum())
@@ -285,8 +285,6 @@ def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
     shared = list(filter(is_shared, first.attacks))
     if not shared:
         tried = "; ".join(f"{name}: {', '.join(e.attacks)}" for name, e in evaluations.items())
-        raise ValueError(
-            f"they have no attack with the same settings in common ({tried}): robustness cannot be "
-            "compared"
-        )
+        common = "they have no attack with the same settings in common"
+        raise ValueError(f"{common} ({tried}): robustness cannot be compared")
     return shared

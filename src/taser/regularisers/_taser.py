@@ -66,7 +66,7 @@ class Taser(Regulariser):
         What the network should resist; for "steepest". Its box says where the pixels lie.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
         Of the :class:`taser.SteinPenalty`. By default "steepest" takes a random quarter of each
-        batch, which on digits is as robust as the whole for less than half of the time.
+        batch: on digits 71.5 instead of 72.8 % robust, for less than half of the time.
     operator, center
         Other than the form's own, for studies.
     """

@@ -1,34 +1,36 @@
-"""The report of a comparison: page, Markdown, LaTeX and JSON."""
+"""The report of a comparison: page, Markdown, LaTeX and JSON, with its figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from safetensors.torch import load_file
 
 import taser
 from taser._files import write_atomically
-from taser.compare import Results
+from taser.compare import Results, Row, RunResult
+from taser.compare._run_results import headline
+from taser.scores import pretrained
+from taser.scores._adapters import SHIPPED
+from taser.training._build import build_data
+from taser.training._run_folder import read_data_config
 
-from ._comparison_figures import (
-    draw_curves,
-    draw_frontier,
-    draw_images,
-    draw_residuals,
-    panels,
-    training_figure,
-    validations,
-)
 from ._comparison_tables import (
+    MARK,
     audit_table,
-    corrupted_table,
     cost_table,
-    equal_clean_table,
-    generalisation_table,
+    label_of,
     main_table,
     penalty_table,
     search_table,
     seed_table,
-    sensitivity_table,
-    unseen_tables,
+    title_of,
+    unseen_table,
+    variant_of,
 )
+from ._evaluation_report import centred
 from ._page import Block, Page, Picture, Table, png
 
 FRONTIER = (
@@ -44,16 +46,14 @@ CURVES = (
     "Accuracy as ε grows, under PGD on the margin (20 steps, 2 starts: a quick upper bound) "
     "on {n} test examples, first seed; dashed: the ε of the table. It should fall to zero."
 )
-RESIDUALS = (
-    "The residual σ s·∇m on {n} test examples, without and with TASER: how much the margin changes "
-    "along directions off the data. The penalty makes it small."
-)
 IMAGES = (
     "Test images; the attacked images that break the first network of the table; the difference; "
     "the score s(x), which points from an image to where images are likely."
 )
-
-Section = tuple[str, list[Block]]
+COLOURS = {"off": "#6b7280", "taser": "#2563eb", "gradient": "#d97706", "other": "#059669"}
+KINDS = {"off": "method alone", "taser": "TASER", "gradient": "‖∇m‖²", "other": "others"}
+MOST_NAMED = 6  # variants in a legend; of more only the kinds are named
+SHOWN = 8  # attacked images
 
 
 def write_comparison(results: Results, out: Path | str, *, title: str | None = None) -> Path:
@@ -64,9 +64,9 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
     out = Path(out)
     sections = [(heading, blocks) for heading, blocks in _sections(results) if blocks]
     tables = [block for _, blocks in sections for block in blocks if isinstance(block, Table)]
-    if frontier := dict(sections).get("Robust against clean"):
-        assert isinstance(frontier[0], Picture)
-        write_atomically(out / "frontier.png", frontier[0].image)
+    for block in dict(sections).get("Robust against clean", []):
+        if isinstance(block, Picture):
+            write_atomically(out / "frontier.png", block.image)
     write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in tables))
     write_atomically(out / "table.tex", "\n".join(table.latex() for table in tables))
     write_atomically(out / "figures.json", results.figures())
@@ -88,51 +88,47 @@ def accuracy_tables(results: Results) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def _sections(results: Results) -> Iterator[Section]:
+def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
+    def drawn(figure: Figure | None, caption: str) -> list[Block]:
+        return [Picture(png(figure), caption)] if figure else []
+
+    def present(table: Table | None) -> list[Block]:
+        return [table] if table else []
+
     yield "Accuracy", [*accuracy_tables(results)]
-    frontier = draw_frontier(results.rows())
-    yield "Robust against clean", [Picture(png(frontier), FRONTIER)] if frontier else []
-    yield "Against other penalties", _present(penalty_table(results), equal_clean_table(results))
-    yield "Attacks that training did not use", [*unseen_tables(results)]
+    yield "Robust against clean", drawn(draw_frontier(results.rows()), FRONTIER)
+    yield "Against other penalties", present(penalty_table(results))
+    yield (
+        "Attacks that training did not use",
+        [unseen_table(threat, runs) for threat, runs in results.unseen.items()],
+    )
     if found := validations(results):
-        picture = Picture(png(training_figure(found)), TRAINING)
-        yield "Training", [picture, *_present(generalisation_table(results))]
-    yield from _diagnostics(results)
-    yield "Search", _present(search_table(results))
-    yield "Findings of the evaluation", _findings(results)
-    yield "Configuration and versions", _configuration(results)
-
-
-def _diagnostics(results: Results) -> Iterator[Section]:
+        yield "Training", drawn(draw_training(found), TRAINING)
     seed = min(run.seed for run in results.runs)
-    first = [run for run in results.runs if "curve" in run.diagnostics and run.seed == seed]
-    if first:
+    if first := [run for run in results.runs if "curve" in run.diagnostics and run.seed == seed]:
         n = first[0].diagnostics["curve"]["n"]
-        yield "Accuracy against ε", [Picture(png(panels(first, draw_curves)), CURVES.format(n=n))]
-        pairs = [run for run in first
-                 if "residuals" in run.diagnostics and run.variant in ("off", "taser")]  # fmt: skip
-        if pairs:
-            histograms = png(panels(pairs, draw_residuals))
-            yield "Stein residuals", [Picture(histograms, RESIDUALS.format(n=n))]
-    yield "Sensitivity", _present(sensitivity_table(results))
-    yield "Under corruptions", _present(corrupted_table(results))
-    images = draw_images(results)
-    yield "Attacked images", [Picture(png(images), IMAGES)] if images else []
-    yield "Audits", _present(audit_table(results))
-
-
-def _present(*tables: Table | None) -> list[Block]:
-    return [table for table in tables if table is not None]
-
-
-def _findings(results: Results) -> list[Block]:
-    found: list[Block] = [
+        yield "Accuracy against ε", drawn(draw_curves(first), CURVES.format(n=n))
+    yield "Attacked images", drawn(draw_images(results), IMAGES)
+    yield "Audits", present(audit_table(results))
+    yield "Search", present(search_table(results))
+    findings: list[Block] = [
         f"{run.method} {run.variant}, seed {run.seed}: {finding.message}"
-        for run in results.runs
-        for evaluation in run.evaluations
-        for finding in evaluation.findings
-    ]
-    return found or ["The attacks reported nothing unusual."]
+        for run in results.runs for evaluation in run.evaluations for finding in evaluation.findings
+    ]  # fmt: skip
+    yield "Findings of the evaluation", findings or ["The attacks reported nothing unusual."]
+    job = results.runs[0].record["job"]
+    versions = results.runs[0].evaluations[0].provenance.versions
+    yield (
+        "Configuration and versions",
+        [
+            f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's "
+            "folder holds its whole configuration, its log and its evaluation.",
+            _evaluations(results),
+            "Versions: "
+            + ", ".join(f"{name} {version}" for name, version in versions.items())
+            + ".",
+        ],
+    )
 
 
 def _evaluations(results: Results) -> str:
@@ -141,13 +137,183 @@ def _evaluations(results: Results) -> str:
     return f"Attacks: {attacks}; {evaluations[0].threat}."
 
 
-def _configuration(results: Results) -> list[Block]:
-    """The first run's settings and the versions that evaluated it."""
-    job = results.runs[0].record["job"]
-    versions = results.runs[0].evaluations[0].provenance.versions
-    return [
-        f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's folder "
-        "holds its whole configuration, its log and its evaluation.",
-        _evaluations(results),
-        "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
-    ]
+def kind(variant: str) -> str:
+    """The kind of a variant: "taser λ=0.1" and "TASER as it is" are both "taser"."""
+    first = variant.split()[0].lower()
+    return first if first in COLOURS else "other"
+
+
+def _label(variant: str) -> str:
+    return "method alone" if variant == "off" else variant_of(variant)
+
+
+def line_styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Matplotlib's keywords for the line of each variant.
+
+    >>> line_styles(["off", "taser"])["taser"]
+    {'color': '#2563eb', 'label': '+ TASER'}
+    """
+    if len(variants) <= MOST_NAMED:
+        return {name: {"color": COLOURS[kind(name)], "label": _label(name)} for name in variants}
+    found: dict[str, dict[str, Any]] = {}
+    named: set[str] = set()
+    for name in variants:
+        own = kind(name)
+        thin = {"lw": 0.8, "alpha": 0.5, "zorder": 1} if own == "other" else {}
+        found[name] = {"color": COLOURS[own], "label": "_" if own in named else KINDS[own], **thin}
+        named.add(own)
+    return found
+
+
+def families(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The curves among the rows of one method, each in the order of λ."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if MARK in row.variant:
+            found.setdefault(row.variant.split(MARK)[0], []).append(row)
+    return {name: sorted(curve, key=lambda row: float(row.variant.split(MARK)[1]))
+            for name, curve in found.items()}  # fmt: skip
+
+
+def draw_frontier(rows: Sequence[Row]) -> Figure | None:
+    """Robust against clean accuracy: a panel for each method, a curve over λ for each penalty.
+
+    With 95 % intervals. None without λ.
+    """
+    rows = [row for row in rows if not row.finetuned]
+    methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
+    if not methods:
+        return None
+    measure = headline(list(rows[0].accuracy))
+    figure, panels = _panels([title_of(method) for method in methods], (4.6, 3.6))
+    for axes, method in zip(panels, methods, strict=True):
+        own = [row for row in rows if row.method == method]
+        for name, curve in families(own).items():
+            _draw_family(axes, curve, measure, name, "o-")
+        _draw_family(axes, [row for row in own if row.variant == "off"], measure, "off", "*")
+        axes.set(xlabel="clean accuracy, %", ylabel=f"accuracy under {label_of(measure)}, %")
+    _legend_above(figure)
+    return figure
+
+
+def _draw_family(axes: Axes, curve: Sequence[Row], measure: str, name: str, style: str) -> None:
+    clean, robust = ([row.accuracy[m] for row in curve] for m in ("clean", measure))
+    (x, xerr), (y, yerr) = (
+        ([100 * i.value for i in side],
+         [[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]])
+        for side in (clean, robust)
+    )  # fmt: skip
+    colour = COLOURS[kind(name)]
+    axes.errorbar(x, y, xerr=xerr, yerr=yerr, fmt=style, label=_label(name), color=colour,
+                  ecolor=f"{colour}66", elinewidth=0.8, markersize=5)  # fmt: skip
+    for row, *place in zip(curve, x, y, strict=True):
+        if MARK in row.variant:
+            axes.annotate(row.variant.split(MARK)[1], (place[0], place[1]), fontsize=7,
+                          xytext=(4, 3), textcoords="offset points")  # fmt: skip
+
+
+Validated = dict[str, tuple[Sequence[dict[str, Any]], int | None]]
+"""By variant: {"epoch", "step", "clean", "robust"} of each validation, and the best step."""
+
+
+def validations(results: Results) -> dict[str, Validated]:
+    """By method and variant, those of the first seed, in runs that are not finished as well."""
+    found: dict[str, Validated] = {}
+    for record in results.records:
+        job = record["job"]
+        if record.get("validation") and "candidate" not in job:
+            own = found.setdefault(title_of(job["method"], job["finetuned"]), {})
+            best_step = record.get("result", {}).get("best_step")
+            own.setdefault(job["variant"], (record["validation"], best_step))
+    return found
+
+
+def draw_training(found: Mapping[str, Validated]) -> Figure:
+    """Validation accuracy over training, a panel for each method.
+
+    Solid: under a short PGD; dashed: clean; a dot: where the evaluated weights come from.
+    """
+    figure, panels = _panels(list(found), (3.6, 2.7), columns=3)
+    for axes, variants in zip(panels, found.values(), strict=True):
+        styles = line_styles(list(variants))
+        for variant, (seen, best_step) in variants.items():
+            epochs = [line["epoch"] for line in seen]
+            dots = [number for number, line in enumerate(seen) if line["step"] == best_step]
+            dashed = {"ls": "--", "lw": 1, "label": "_"}
+            for measure, other in (("robust", {}), ("clean", dashed)):
+                values = [100 * line[measure] for line in seen]
+                style = {**styles[variant], **other}
+                axes.plot(epochs, values, marker="o", ms=4, markevery=dots, **style)
+        axes.set(ylim=(0, 102), xlabel="epoch")
+    panels[0].set_ylabel("validation accuracy, %")
+    _legend_above(figure)
+    return figure
+
+
+def draw_curves(runs: Sequence[RunResult]) -> Figure:
+    """Accuracy over ε, a panel for each method."""
+    methods: dict[str, list[RunResult]] = {}
+    for run in runs:
+        methods.setdefault(title_of(run.method, run.finetuned), []).append(run)
+    figure, panels = _panels(list(methods), (4.2, 3.0))
+    for axes, own in zip(panels, methods.values(), strict=True):
+        styles = line_styles([run.variant for run in own])
+        for run in own:
+            curve = run.diagnostics["curve"]
+            accuracies = [100 * a for a in curve["accuracies"]]
+            axes.plot(curve["epsilons"], accuracies, "o-", markersize=3, **styles[run.variant])
+        axes.axvline(own[0].threat.epsilon, color="0.5", linestyle="--", linewidth=0.8)
+        axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _panels(
+    titles: Sequence[str], size: tuple[float, float], *, columns: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each title; each has this size."""
+    columns = min(columns, len(titles))
+    lines = -(-len(titles) // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * lines), layout="constrained")
+    panels = [figure.add_subplot(lines, columns, place) for place in range(1, len(titles) + 1)]
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(title, fontsize=10)
+    return figure, panels
+
+
+def _legend_above(figure: Figure) -> None:
+    """One legend for all panels, above them: inside it would hide points."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+
+
+def draw_images(results: Results) -> Figure | None:
+    """Images that broke the first run: clean, attacked, difference, score; None without them.
+
+    Records have no images, and only data with a shipped score are drawn.
+    """
+    first = results.runs[0]
+    home = results.folder / "runs" / first.record["run"]
+    # The largest evaluation. Folders are named after the wanted number of examples.
+    kept = sorted(home.glob("evaluation-*"), key=lambda path: int(path.name.split("-")[1]))
+    if not (kept and (kept[-1] / "attacked.safetensors").exists()):
+        return None
+    data, evaluation = read_data_config(home / "run"), first.evaluations[0]
+    broken = (evaluation.clean & ~evaluation.robust).nonzero()[:SHOWN, 0]
+    if data.name not in SHIPPED or len(broken) == 0:
+        return None
+    x = build_data(data).test.rows(evaluation.index[broken])
+    attacked = load_file(kept[-1] / "attacked.safetensors")["x"][broken]
+    lines = {"image": x, "attacked": attacked, "change": centred(attacked - x),
+             "score": centred(pretrained(data.name).at(timestep=50)(x))}  # fmt: skip
+    grey = x.shape[1] == 1
+    figure = Figure(figsize=(1.1 * len(x), 4.6), layout="constrained")
+    grid = figure.subplots(len(lines), len(x), squeeze=False)
+    for axes, (name, images) in zip(grid, lines.items(), strict=True):
+        axes[0].set_ylabel(name)
+        colours = "RdBu" if grey and name in ("change", "score") else "gray"
+        for place, image in zip(axes, images, strict=True):
+            picture = image.mean(0) if grey else image.permute(1, 2, 0).clamp(0, 1)
+            place.imshow(picture.numpy(), cmap=colours, vmin=0, vmax=1)
+            place.set(xticks=[], yticks=[])
+    return figure

@@ -1,21 +1,29 @@
-"""Reports of one evaluation, and of several models side by side."""
+"""Reports of an evaluation, of several models side by side, and of an audit."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from taser._files import write_atomically
-from taser.evaluation import Evaluation, Interval, accuracy_interval, compare
+from taser.evaluation import Audit, Evaluation, Interval, accuracy_interval, compare
 from taser.evaluation._evaluate import Curve
 from taser.evaluation._statistics import differences
 
 from ._page import Block, Page, Picture, Table, png
 
-SHOWN = 8
+SHOWN = 8  # adversarial examples
+EXAMPLES = (
+    "Clean inputs with their labels, adversarial inputs with their predictions, and the "
+    "differences with their size, scaled so that the largest change is black or white."
+)
+ENOUGH = 100  # audited examples: with fewer, a tenth of them may hide behind sampling error
+AUDIT_CURVE = (
+    "Accuracy on the audited examples as ε grows, under PGD on three losses; dashed: the ε of the "
+    "claim. It should fall steadily, and to zero."
+)
 
 
 def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Figure | None:
@@ -35,7 +43,9 @@ def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Fig
         change = centred((attacked - clean)[None])[0]
         column[0].set_title(str(int(evaluation.y[row])), fontsize=10)
         for axes, image in zip(column, (clean, attacked, change), strict=True):
-            _show(axes, image)
+            channels = image.clamp(0, 1).permute(1, 2, 0)
+            shown = channels if channels.shape[2] in (3, 4) else channels.mean(2)
+            axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=1)
         column[1].set_title(str(int(predictions[row])), fontsize=10)
         distance = float(evaluation.threat.distance(attacked[None], clean[None]))
         column[2].set_title(f"{distance:.3g}", fontsize=10)
@@ -46,12 +56,6 @@ def centred(field: Tensor) -> Tensor:
     """Signed fields as images, zero at 0.5 and each as bright as it can be shown: (B, C, H, W)."""
     size = field.abs().flatten(1).amax(1).clamp_min(1e-12).view(-1, 1, 1, 1)
     return 0.5 + field / (2 * size)
-
-
-def _show(axes: Axes, image: Tensor) -> None:
-    channels = image.clamp(0, 1).permute(1, 2, 0)
-    gray = channels.shape[2] not in (3, 4)
-    axes.imshow((channels.mean(2) if gray else channels).numpy(), cmap="gray", vmin=0, vmax=1)
 
 
 def draw_curve(curve: Curve, evaluation: Evaluation) -> Figure:
@@ -66,12 +70,6 @@ def draw_curve(curve: Curve, evaluation: Evaluation) -> Figure:
     axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
     axes.legend(frameon=False)
     return figure
-
-
-EXAMPLES = (
-    "Clean inputs with their labels, adversarial inputs with their predictions, and the "
-    "differences with their size, scaled so that the largest change is black or white."
-)
 
 
 def write(
@@ -98,28 +96,38 @@ def write(
         if image is not None:
             sections.append(("Adversarial examples", [Picture(png(image), EXAMPLES)]))
     if curve is not None:
-        drawn = Picture(png(draw_curve(curve, evaluation)), _curve_caption(curve))
+        caption = (
+            f"Accuracy on n = {curve.n} examples as ε grows, under {curve.attack}; dashed: the ε "
+            "of this evaluation; stars: its attacks. It should fall steadily, and to zero."
+        )
+        drawn = Picture(png(draw_curve(curve, evaluation)), caption)
         sections.append(("Accuracy against ε", [drawn]))
-    sections.append(("Provenance", [_provenance(evaluation)]))
-    page = Page(
-        title=f"Evaluation: {title}",
-        summary=summary(evaluation),
-        sections=sections,
-        footer=f"taser evaluate; n = {evaluation.n}, seed {evaluation.provenance.seed}.",
-    )
+    origin = evaluation.provenance
+    versions = ", ".join(f"{name} {number}" for name, number in origin.versions.items())
+    provenance = [
+        ["weights, sha256", origin.weights], ["examples, sha256", origin.data],
+        ["seed; batch", f"{origin.seed}; {origin.batch_size}"],
+        *([f"attack {name}", text] for name, text in origin.attacks.items()),
+        ["versions", versions],
+    ]  # fmt: skip
+    sections.append(("Provenance", [Table(["what", "which"], provenance)]))
+    footer = f"taser evaluate; n = {evaluation.n}, seed {origin.seed}."
+    page = Page(f"Evaluation: {title}", summary(evaluation), sections, footer)
     return page.write(out / "report.html")
 
 
 def summary(evaluation: Evaluation) -> list[str]:
     """The figures to quote, with n and their intervals."""
-    clean, robust = accuracy_interval(evaluation.clean), accuracy_interval(evaluation.robust)
+    clean, robust = (
+        f"{100 * found.value:.1f} % (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
+        for found in map(accuracy_interval, (evaluation.clean, evaluation.robust))
+    )
     attacks = " and ".join(evaluation.attacks)
-    lines = [
-        f"Of n = {evaluation.n} examples the model gets {_percent(clean)} right, and "
-        f"{_percent(robust)} under {attacks} at {evaluation.threat}, per example the worst case.",
+    return [
+        f"Of n = {evaluation.n} examples the model gets {clean} right, and {robust} under "
+        f"{attacks} at {evaluation.threat}, per example the worst case.",
+        *(f"Finding: {finding}" for finding in evaluation.findings),
     ]
-    lines += [f"Finding: {finding}" for finding in evaluation.findings]
-    return lines
 
 
 def table(evaluation: Evaluation) -> Table:
@@ -148,45 +156,22 @@ def _row(name: str, right: Tensor, seconds: float | None = None) -> list[str]:
     return [name, f"{100 * interval.value:.1f}", bounds, str(int(right.sum())), spent]
 
 
-def _percent(interval: Interval) -> str:
-    return (
-        f"{100 * interval.value:.1f} % (95 % interval {100 * interval.low:.1f} to "
-        f"{100 * interval.high:.1f})"
-    )
-
-
-def _curve_caption(curve: Curve) -> str:
-    return (
-        f"Accuracy on n = {curve.n} examples as ε grows, under {curve.attack}; dashed: the ε of "
-        "this evaluation; stars: its attacks. It should fall steadily, and to zero."
-    )
-
-
-def _provenance(evaluation: Evaluation) -> Table:
-    origin = evaluation.provenance
-    rows = [
-        ["weights, sha256", origin.weights],
-        ["examples, sha256", origin.data],
-        ["seed; batch", f"{origin.seed}; {origin.batch_size}"],
-        *([f"attack {name}", text] for name, text in origin.attacks.items()),
-        ["versions", ", ".join(f"{name} {number}" for name, number in origin.versions.items())],
-    ]
-    return Table(["what", "which"], rows)
-
-
 def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
     """One row a model: accuracy with its 95 % interval, bold where it is the best."""
+
+    def cell(found: Interval, best: bool) -> str:
+        value = f"{100 * found.value:.1f}"
+        bounds = f"({100 * found.low:.1f}–{100 * found.high:.1f})"
+        return f"**{value}** {bounds}" if best else f"{value} {bounds}"
+
     compared = compare(evaluations)
-    rows = [
-        [name, *(_cell(cell.accuracy, cell.best) for cell in cells.values())]
-        for name, cells in compared.rows.items()
-    ]
     return Table(
         ["model", *(f"{column}, %" for column in compared.columns)],
-        rows,
+        [[name, *(cell(found.accuracy, found.best) for found in cells.values())]
+         for name, cells in compared.rows.items()],
         f"n = {compared.n}, the same examples for all; in brackets 95 % bootstrap intervals. Bold: "
         "above every other model by a paired bootstrap whose interval excludes zero.",
-    )
+    )  # fmt: skip
 
 
 def differences_table(evaluations: Mapping[str, Evaluation]) -> Table:
@@ -238,7 +223,60 @@ def write_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
     return page.write_report(out, numbers)
 
 
-def _cell(interval: Interval, best: bool) -> str:
-    value = f"{100 * interval.value:.1f}"
-    bounds = f"({100 * interval.low:.1f}–{100 * interval.high:.1f})"
-    return f"**{value}** {bounds}" if best else f"{value} {bounds}"
+def write_audit(audit: Audit, title: str, out: Path) -> Path:
+    """results.json, table.md and report.html in `out`; the page's path."""
+    sections: list[tuple[str, list[Block]]] = [
+        ("Checks", [audit_table(audit)]),
+        ("What each check means", [f"{c.name}: {c.explanation}" for c in audit.checks]),
+        ("Accuracy against ε", [Picture(png(_audit_curve(audit)), AUDIT_CURVE)]),
+    ]
+    if audit.findings:
+        sections.append(("Other findings", [str(finding) for finding in audit.findings]))
+    footer = f"taser audit; {audit.given} examples, seed {audit.settings['seed']}."
+    page = Page(f"Audit: {title}", audit_summary(audit), sections, footer)
+    return page.write_report(out, audit.numbers())
+
+
+def audit_summary(audit: Audit) -> list[str]:
+    """The verdict with its reasons."""
+    passed = len(audit.checks) - len(audit.failed) - len(audit.skipped)
+    lines = [
+        f"Verdict: {audit.verdict}. Of {len(audit.checks)} checks {passed} passed, "
+        f"{len(audit.failed)} failed, {len(audit.skipped)} were skipped.",
+        *(f"Failed: {check.name}: {check.figure}." for check in audit.failed),
+        *(f"Skipped: {check.name}: {check.figure}." for check in audit.skipped),
+    ]
+    if not audit.failed:
+        lines.append("No sign of gradient masking was found; that is no proof of robustness.")
+    if audit.n < ENOUGH:
+        lines.append(f"With fewer than {ENOUGH} right answers only gross masking would be seen.")
+    robust = next(p.accuracy for p in audit.curve if p.epsilon == audit.threat.epsilon)
+    lines.append(
+        f"The model gets {audit.n} of {audit.given} examples right; {100 * robust:.1f} % of "
+        f"those are robust to PGD at {audit.threat}."
+    )
+    return lines
+
+
+def audit_table(audit: Audit) -> Table:
+    """One row a check."""
+    return Table(
+        ["check", "result", "measured"],
+        [[check.name, check.status, check.figure] for check in audit.checks],
+        "A comparison fails if more than 2 % of the examples (10 % for the margin) speak against "
+        "the model and sampling error cannot explain it (exact binomial test, 1 %).",
+    )
+
+
+def _audit_curve(audit: Audit) -> Figure:
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
+    radii = [point.epsilon for point in audit.curve]
+    axes.plot(radii, [100 * point.accuracy for point in audit.curve], "o-")
+    axes.axvline(audit.threat.epsilon, color="0.5", linestyle="--")
+    axes.set_xscale("log")
+    names = [str(replace(audit.threat, epsilon=radius)).split("=")[1] for radius in radii]
+    axes.set_xticks(radii, names, rotation=45)
+    axes.minorticks_off()
+    axes.set(xlabel="ε", ylabel="accuracy (%)", ylim=(-3, 103))
+    return figure

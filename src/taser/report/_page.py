@@ -76,7 +76,6 @@ class Table:
 
 
 def _inline(text: str) -> str:
-    """Escaped for HTML, with **bold** as in Markdown."""
     return BOLD.sub(r"<b>\1</b>", escape(text))
 
 
@@ -160,9 +159,9 @@ class Page:
         """Write the page; whole or not at all."""
         return write_atomically(path, self.html())
 
-    def write_report(self, out: Path, numbers: Any, name: str = "results.json") -> Path:
-        """report.html, the page's tables as table.md and `numbers` as JSON; the page's path."""
+    def write_report(self, out: Path, numbers: Any) -> Path:
+        """report.html, the tables in table.md, `numbers` in results.json; the page's path."""
         tables = [b for _, blocks in self.sections for b in blocks if isinstance(b, Table)]
-        write_atomically(out / name, json.dumps(numbers, indent=1) + "\n")
+        write_atomically(out / "results.json", json.dumps(numbers, indent=1) + "\n")
         write_atomically(out / "table.md", "\n".join(table.markdown() for table in tables))
         return self.write(out / "report.html")

@@ -21,13 +21,9 @@ SHEET = "Samples of the denoiser by Heun's method."
 
 
 def write(
-    quality: ScoreQuality,
-    title: str,
-    out: Path,
-    *,
-    samples: Tensor | None = None,
+    quality: ScoreQuality, title: str, out: Path, *, samples: Tensor | None = None,
     plane: Figure | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """results.json, table.md and report.html in `out`; the page's path.
 
     samples: images to show, (n, C, H, W); plane: the :func:`field` of two-dimensional data.
@@ -38,11 +34,10 @@ def write(
     if plane is not None:
         pictures.append(Picture(png(plane), FIELD))
     page = Page(
-        title=f"Score model: {title}",
-        summary=summary(quality),
-        sections=[("Noise levels", [table(quality)]), ("Pictures", pictures)],
-        footer=f"taser score check; n = {quality.n} held-out examples.",
-    )
+        f"Score model: {title}", summary(quality),
+        [("Noise levels", [table(quality)]), ("Pictures", pictures)],
+        f"taser score check; n = {quality.n} held-out examples.",
+    )  # fmt: skip
     return page.write_report(out, quality.numbers())
 
 

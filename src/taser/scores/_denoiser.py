@@ -197,10 +197,7 @@ class Denoiser(nn.Module):
                 f"this denoiser is for inputs of shape {self.event_shape}; got {tuple(x.shape[1:])}"
             )
         if sigma is None:
-            raise ValueError(
-                "a denoiser takes a noise level: denoiser(x, sigma); its score is "
-                "denoiser.at(timestep=50)(x)"
-            )
+            raise ValueError("denoiser(x, sigma) takes σ; its score is denoiser.at(timestep=50)(x)")
         noise = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
         wide, centred = rows_like(noise, x), x - self.mean
         total = (wide.square() + self.std**2).sqrt()
@@ -214,14 +211,10 @@ class Denoiser(nn.Module):
 
     def save(self, path: str | Path, *, half: bool = False) -> Path:
         """One safetensors file with the architecture in its header; `half` for a smaller one."""
-        state = {
-            name: (t.half() if half and t.is_floating_point() else t).contiguous()
-            for name, t in self.state_dict().items()
-        }
-        config = {
-            "event_shape": self.event_shape, "mean": self.mean, "std": self.std,
-            "network": self.options,
-        }  # fmt: skip
+        halved = {name: t.half() for name, t in self.state_dict().items() if half}
+        state = {name: t.contiguous() for name, t in (halved or self.state_dict()).items()}
+        config = {"event_shape": self.event_shape, "mean": self.mean, "std": self.std,
+                  "network": self.options}  # fmt: skip
         header = {"kind": KIND, "config": json.dumps(config)}
         return write_atomically(Path(path), save(state, header))
 

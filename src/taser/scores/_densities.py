@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ._score import NoisedScore, check_sigma, noise_like
+from taser._tensors import noise_like
+
+from ._score import NoisedScore, check_sigma
 
 CHUNK = 1024  # inputs at a time, which bounds the memory of a kernel density
 

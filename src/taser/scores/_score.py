@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, get_args, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from taser._tensors import has_bfloat16
+from taser._tensors import has_bfloat16, noise_like
 
 
 @runtime_checkable
@@ -71,11 +71,6 @@ def noise_level(timestep: int | None, sigma: float | None) -> float:
     if sigma is not None:
         return check_sigma(sigma)
     return sigma_of(REFERENCE_TIMESTEP if timestep is None else timestep)
-
-
-def noise_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draws of N(0, I) in the shape and dtype and on the device of x."""
-    return torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
 
 
 class NoisedScore(nn.Module):

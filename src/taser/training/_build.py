@@ -48,15 +48,13 @@ def build_data(config: DataConfig, root: Path | None = None) -> Dataset:
         config.name, root=root, validation=config.validation, seed=config.seed, size=config.size,
         target=config.target, ignore=config.ignore, task=config.task,
     )  # fmt: skip
-    n = len(dataset.train)
-    if config.examples is None or config.examples == n:
+    n, k = len(dataset.train), config.examples
+    if k is None or k == n:
         return dataset
-    if config.examples > n:
-        raise ValueError(
-            f"data.examples should be at most {n}; got {config.examples} (data.examples=null: all)"
-        )
+    if k > n:
+        raise ValueError(f"data.examples should be at most {n}; got {k} (data.examples=null: all)")
     labels = dataset.train.y.numpy() if dataset.classes else None
-    taken = hold_out(n, config.examples / n, seed=(config.seed, 1), labels=labels)
+    taken = hold_out(n, k / n, seed=(config.seed, 1), labels=labels)
     rows = torch.from_numpy(taken.nonzero()[0])
     return replace(dataset, train=Split(dataset.train.stored[rows], dataset.train.y[rows]))
 
@@ -87,10 +85,8 @@ def architecture(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
             options.setdefault("mean", mean.tolist())
             options.setdefault("std", std.clamp_min(1e-3).tolist())
     elif config.width is not None or config.activation is not None:
-        raise ValueError(
-            "model.width and model.activation are for the built-in networks; give your own "
-            "function its arguments by model.options"
-        )
+        own = "give your own function its arguments by model.options"
+        raise ValueError(f"model.width and model.activation are for the built-in networks; {own}")
     classes = len(dataset.classes) if dataset.classes else 1
     return {"name": name, "classes": classes, "shape": dataset.input_shape, "options": options}
 
@@ -122,8 +118,7 @@ def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
 
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
     """The base method; weight perturbation is the loop's to put around it."""
-    threat = build_threat(config, dataset)
-    inner = attacks.PGD(threat, config.steps, config.step_size)
+    inner = attacks.PGD(build_threat(config, dataset), config.steps, config.step_size)
     if config.label_smoothing and dataset.task == "regression":
         raise ValueError("objective.label_smoothing is for classes; this is a regression")
     if config.name == "standard":
@@ -134,10 +129,10 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
         raise ValueError(f"{config.name} compares class probabilities; for regression use pgd")
     if config.label_smoothing:
         raise ValueError(f"objective.label_smoothing is for standard and pgd, not {config.name}")
-    beside = replace(inner, start="gaussian")
+    inner = replace(inner, start="gaussian")
     if config.name == "trades":
-        return objectives.TRADES(config.beta, beside)
-    return objectives.MART(config.mart_weight, beside)
+        return objectives.TRADES(config.beta, inner)
+    return objectives.MART(config.mart_weight, inner)
 
 
 def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
@@ -174,9 +169,8 @@ def build_regulariser(
     """TASER or a gradient penalty; its random numbers come from `generator`."""
     if config.name == "none":
         return None
-    lazy: dict[str, Any] = {
-        "every": config.every, "batchnorm": config.batchnorm, "generator": generator,
-    }  # fmt: skip
+    lazy: dict[str, Any] = {"every": config.every, "batchnorm": config.batchnorm}
+    lazy["generator"] = generator
     if config.fraction is not None:
         lazy["fraction"] = config.fraction
     if config.name == "jacobian":
@@ -199,14 +193,12 @@ def cached_scores(
         return None
     score = getattr(regulariser, "score", None)
     if config.regulariser.form != "paper" or not isinstance(score, DenoisingScore):
-        raise ValueError(
-            "regulariser.cache holds a denoiser's score at the examples themselves: it takes "
-            "regulariser.name=taser and form=paper"
-        )
+        problem = "at the examples themselves: it takes regulariser.name=taser and form=paper"
+        raise ValueError(f"regulariser.cache holds a denoiser's score {problem}")
     if build_augmentation(config.data, dataset) is not None:
+        problem = "which crops and flips change: set data.augment=none, or do without the cache"
         raise ValueError(
-            "regulariser.cache holds the score at the examples as they are, which crops and flips "
-            "change: set data.augment=none, or do without the cache"
+            f"regulariser.cache holds the score at the examples as they are, {problem}"
         )
     try:
         return read_cache(
@@ -270,13 +262,12 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     torch.manual_seed(combine_seeds(loop.seed, WEIGHTS))
     weights = Path(config.model.weights).expanduser() if config.model.weights else None
     model = build_model(network, weights).train().to(device)
-    if config.model.freeze_norm:
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+    for module in model.modules():
+        if config.model.freeze_norm and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
     last = loop.channels_last and dataset.train.is_images
-    last = last and supports_channels_last(model, device.type)
-    layout = torch.channels_last if last else torch.contiguous_format
+    fits = last and supports_channels_last(model, device.type)
+    layout = torch.channels_last if fits else torch.contiguous_format
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
 
     threat, generator = build_threat(base, dataset), torch.Generator(device)
@@ -298,10 +289,8 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     )  # fmt: skip
 
     size = min(loop.batch, len(dataset.train))
-    if size % world_size():
-        raise ValueError(
-            f"loop.batch={size} is shared by {world_size()} processes: give a multiple of that"
-        )
+    if size % (n := world_size()):
+        raise ValueError(f"loop.batch={size} is shared by {n} processes: give a multiple of that")
     config.check_pieces(size // world_size())
     batches = Batches(
         dataset.train.to(device), size, seed=loop.seed,

@@ -67,10 +67,9 @@ def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
     tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
     if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
         tensors["centre"] = centre
+    sums = {name: float(value) for name, value in state.sums.items()}
     return Checkpoint(tensors, {
-        "progress": {
-            **asdict(state), "sums": {name: float(value) for name, value in state.sums.items()}
-        },
+        "progress": {**asdict(state), "sums": sums},
         "batches": setup.batches.state_dict(),
         "scaler": setup.learner.precision.scaler.state_dict(),
         "data": setup.dataset.hash,
@@ -96,13 +95,9 @@ def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
 
 def _modules(setup: Setup) -> dict[str, nn.Module]:
     """The parts of a run that have a state_dict, by their names in a checkpoint."""
-    learner = setup.learner
-    modules: dict[str, nn.Module] = {"model": learner.module}
-    if setup.average is not None:
-        modules["average"] = setup.average.model
-    if learner.teacher is not None:
-        modules["teacher"] = learner.teacher
-    return modules
+    average = None if setup.average is None else setup.average.model
+    found = {"model": setup.learner.module, "average": average, "teacher": setup.learner.teacher}
+    return {name: module for name, module in found.items() if module is not None}
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -126,8 +121,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write folder/step-N. It appears under its name only when every byte is on the disk."""
-    final = folder / f"step-{step:09d}"
-    writing = folder / f".writing-{step:09d}"
+    final, writing = folder / f"step-{step:09d}", folder / f".writing-{step:09d}"
     for left in folder.glob(".writing-*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     sums = {}
@@ -169,20 +163,16 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
             return load_checkpoint(path)
         except DamagedCheckpoint as error:
             logger.warning("%s; going on from the one before it", error)
-    if found:
-        raise DamagedCheckpoint(
-            f"none of the checkpoints in {folder} can be read; remove the folder to start anew"
-        )
-    return None
+    if not found:
+        return None
+    unread = f"none of the checkpoints in {folder} can be read"
+    raise DamagedCheckpoint(f"{unread}; remove the folder to start anew")
 
 
 def weights_as_bytes(tensors: dict[str, Tensor]) -> bytes:
     """The content of a safetensors file. Each tensor is copied: tied weights share their memory."""
-    copies = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
-    return save(copies)
+    flat = torch.contiguous_format
+    return save({k: v.detach().cpu().clone(memory_format=flat) for k, v in tensors.items()})
 
 
 def _sum(state: dict[str, Any]) -> str:

@@ -76,10 +76,8 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         if self.step_size is not None and self.step_size >= 1 > self.epsilon:
-            raise ValueError(
-                f"objective.step_size={self.step_size:g} is far more than epsilon="
-                f"{self.epsilon:g}; did you mean {self.step_size:g}/255?"
-            )
+            found = f"objective.step_size={self.step_size:g} is far more than epsilon"
+            raise ValueError(f"{found}={self.epsilon:g}; did you mean {self.step_size:g}/255?")
 
 
 REPLACED = {  # keys of before taser.Taser, and the values that are gone; None: all of them

@@ -30,8 +30,7 @@ def shipped_recipes() -> dict[str, str]:
 
 def find_recipe(name: Path | str) -> Path:
     """The file of a recipe, given by its path or its name."""
-    path = _path(name)
-    if path is None:
+    if (path := _path(name)) is None:
         raise _unknown(name)
     return path
 
@@ -57,14 +56,12 @@ def _path(name: Path | str, beside: Path | None = None) -> Path | None:
 
 
 def _unknown(name: Path | str) -> ValueError:
-    return ValueError(
-        f"there is no file and no recipe {str(name)!r}{hint(name, shipped_recipes())}; "
-        "`taser recipes` lists them"
-    )
+    near = hint(name, shipped_recipes())
+    return ValueError(f"there is no file and no recipe {str(name)!r}{near}; see `taser recipes`")
 
 
 def _content(
-    name: Path | str, beside: Path | None = None, above: tuple[Path, ...] = ()
+    name: Path | str, beside: Path | None = None, above: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """The keys of a recipe, and of those that it extends."""
     path, method = _path(name, beside), ""
@@ -118,11 +115,10 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ValueError(f"the value in {assignment} is not YAML: {error}") from None
-        part = content
-        for number, section in enumerate(above, 1):
-            part = part.setdefault(section, {})
+        part, path = content, ""
+        for section in above:
+            part, path = part.setdefault(section, {}), f"{path}.{section}".lstrip(".")
             if not isinstance(part, dict):
-                path = ".".join(above[:number])
                 raise ValueError(f"{path} has no keys of its own; got {assignment!r}")
         part[key] = value
     return from_mapping(Config, content, "the command line")

@@ -88,11 +88,10 @@ class _Run:
             self.log.close()
         assert state.best is not None
         self._write_weights("last")
-        result = Result(
-            self.out, state.step, state.best_step, **asdict(state.best), seconds=state.seconds
-        )
+        best = asdict(state.best)
+        result = Result(self.out, state.step, state.best_step, **best, seconds=state.seconds)
         entries = {**asdict(result), "folder": self.out.name}
-        self._write("result.json", json.dumps(entries, indent=1))  # which says: it is finished
+        self._write("result.json", json.dumps(entries, indent=1))  # written last: it is finished
         return result
 
     def _step(self, batch: Batch) -> None:
@@ -157,14 +156,13 @@ class _Run:
             self.report(state.step, self.setup.steps, self._label())
 
     def _label(self) -> str:
-        means, epochs = self.means, self.config.loop.epochs
+        means, epochs, scores = self.means, self.config.loop.epochs, self.scores
         words = [f"epoch {min(self.batches.epoch + 1, epochs)}/{epochs}"]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
-        if self.scores is not None:
-            clean, robust = self.scores.clean, self.scores.robust
-            regression = self.setup.dataset.task == "regression"
-            errors = f"error {-clean:.3g}, attacked {-robust:.3g}"
-            words.append(errors if regression else f"clean {clean:.1%} robust {robust:.1%}")
+        if scores is not None and self.setup.dataset.task == "regression":
+            words.append(f"error {-scores.clean:.3g}, attacked {-scores.robust:.3g}")
+        elif scores is not None:
+            words.append(f"clean {scores.clean:.1%} robust {scores.robust:.1%}")
         return " · ".join(words)
 
     def _validate(self) -> None:
@@ -196,16 +194,16 @@ class _Run:
             return 0.0, 0.0
         if select == "auto":
             select = "clean" if self.config.objective.name == "standard" else "robust"
-        clean, robust = float(scores.clean), float(scores.robust)
-        return (clean, robust) if select == "clean" else (robust, clean)
+        both = scores.clean, scores.robust
+        return both if select == "clean" else both[::-1]
 
     def _save(self) -> None:
         now = time.monotonic()
         self.state.seconds += now - self.started
         self.started = self.saved = now
         if self.main:
-            checkpoint = to_checkpoint(self.setup, self.state)
-            save_checkpoint(self.out / "checkpoints", self.state.step, checkpoint)
+            content = to_checkpoint(self.setup, self.state)
+            save_checkpoint(self.out / "checkpoints", self.state.step, content)
 
     def _write_weights(self, name: str) -> None:
         self._write(f"{name}.safetensors", weights_as_bytes(self.setup.evaluated.state_dict()))

@@ -97,27 +97,23 @@ def check_same_run(config: Config, out: Path) -> None:
         if value != now[section][key]
     ]
     if changed:
-        raise ValueError(
-            f"{out} holds a run of another configuration ({'; '.join(changed)}): "
-            "choose another folder, or remove this one"
-        )
+        found = f"{out} holds a run of another configuration ({'; '.join(changed)})"
+        raise ValueError(f"{found}: choose another folder, or remove this one")
 
 
 def read_data_config(folder: Path) -> DataConfig:
     """Which data a run was trained on; its other settings may be another version's."""
     path = folder / "config.yaml"
-    data = yaml.safe_load(path.read_text())["data"]
-    return from_mapping(Config, {"data": data}, str(path)).data
+    content = {"data": yaml.safe_load(path.read_text())["data"]}
+    return from_mapping(Config, content, str(path)).data
 
 
 def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "best") -> nn.Module:
     """The network of a run, in evaluation mode, with its best or last weights, or a file's."""
     folder = Path(folder)
-    try:
-        entries = json.loads((folder / "model.json").read_text())
-    except FileNotFoundError:
-        raise ValueError(f"{folder} is not the folder of a training run") from None
+    if not (folder / "model.json").is_file():
+        raise ValueError(f"{folder} is not the folder of a training run")
     weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
     if not weights.exists():
         raise ValueError(f"the run in {folder} has no weights {which} yet")
-    return build_model(entries, weights)
+    return build_model(json.loads((folder / "model.json").read_text()), weights)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from diagnostics import DRAWS, linearised_correct, sensitivity
 from taser.attacks import PGD, Threat, margin
-from taser.compare._diagnostics import DRAWS, linearised_correct, sensitivity
 from taser.scores import DenoisingScore
 
 SIGMA, SPREAD, N = 0.1, 0.3, 400

@@ -4,20 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_comparison import run as some_run
 
+from diagnostics import by_row, generalisation_table
 from taser.compare import Results, RunResult
-from taser.report._comparison_tables import generalisation_table
 
 
 def run(
     method: str, seed: int, log: dict[str, Any] | None = None, *, finetuned: bool = False
 ) -> RunResult:
-    return RunResult({
-        "run": f"{method}-{seed}-{finetuned}", "job": {}, "diagnostics": {}, "evaluations": [],
-        "result": {"method": method, "variant": "off", "seed": seed, "finetuned": finetuned,
-                   "chosen": [], "seconds_per_example": 0.0, "clean": 1.0, "robust": 0.5},
-        **(log or {}),
-    })  # fmt: skip
+    made = some_run("off", 50, seed=seed, method=method)
+    made.finetuned = finetuned
+    made.record |= log or {}
+    return made
 
 
 def training(attacked: dict[int, float], robust: dict[int, float]) -> dict[str, Any]:
@@ -34,9 +33,10 @@ def test_the_end_of_training_counts_and_seeds_are_averaged() -> None:
         run("pgd", 0, first), run("pgd", 1, training(early | {100: 0.75}, {100: 0.5})),
         run("pgd", 0, training({100: 0.5}, {100: 0.52}), finetuned=True),
     ]  # fmt: skip
-    table = generalisation_table(Results(Path(), [], runs))
+    table = generalisation_table(by_row(Results(Path(), [], runs)))
     assert table is not None
-    scratch, tuned = ([float(cell) for cell in row[1:]] for row in table.rows)
+    rows = [line.split("|")[2:-1] for line in table.splitlines() if line.startswith("| pgd")]
+    scratch, tuned = ([float(cell) for cell in row] for row in rows)
     assert scratch == pytest.approx([80, 55, 25, 2])
     assert tuned == pytest.approx([50, 52, -2, 1])
 
@@ -45,4 +45,4 @@ def test_nothing_is_said_of_training_without_attacks() -> None:
     plain = {"training": {"step": [1], "clean": [1.0]}}
     log = training({}, {1: 0.1}) | plain
     runs = [run("standard", 0, log), run("trades", 0)]  # the second has no log at all
-    assert generalisation_table(Results(Path(), [], runs)) is None
+    assert generalisation_table(by_row(Results(Path(), [], runs))) is None
