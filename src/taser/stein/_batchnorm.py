@@ -6,6 +6,7 @@ The loss computes them anyway; :class:`SharedPass` records them there, with the 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import Any, Literal, Self
 from weakref import ref
 
@@ -25,6 +26,7 @@ from ._model_state import any_compiled, check_module, eval_mode
 Statistics = Literal["auto", "running"]
 COMPARED = 4  # examples on which a shared pass is compared with the model's own outputs
 TOLERANCE = 1e-3
+BATCH_NORM = signature(F.batch_norm)
 
 
 @contextmanager
@@ -82,6 +84,13 @@ def _training_norms(model: nn.Module) -> Iterator[_BatchNorm]:
             yield module
 
 
+def _bound(args: Sequence, kwargs: dict | None) -> tuple:
+    """x, running_mean, running_var, weight, bias, training, momentum, eps of F.batch_norm."""
+    bound = BATCH_NORM.bind(*args, **(kwargs or {}))
+    bound.apply_defaults()
+    return tuple(bound.arguments.values())
+
+
 def mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
     """Of each channel, (C,) both."""
     var, mean = torch.var_mean(x, (0, *range(2, x.ndim)), correction=0)
@@ -98,27 +107,15 @@ class _FixedStatistics(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
     ) -> Any:
-        if func is F.batch_norm and id(args[1]) in self.statistics:
-            return self._normalise(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _normalise(
-        self,
-        x: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,  # noqa: ARG002
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,  # noqa: ARG002
-        momentum: float = 0.1,  # noqa: ARG002
-        eps: float = 1e-5,
-    ) -> Tensor:
         """γ(x − μ)/√(v + ε) + β, by the fused kernel of eval mode.
 
         That kernel has no gradient to μ and v. With μ̄ and v̄ their values, held fixed, the same is
         γ'(x − μ̄)/√(v̄ + ε) + β' with γ' = γ√((v̄ + ε)/(v + ε)), β' = β + γ'(μ̄ − μ)/√(v̄ + ε), whose
         gradients go on to μ and v at the price of a few numbers for each channel.
         """
+        if func is not F.batch_norm or id(args[1]) not in self.statistics:
+            return func(*args, **(kwargs or {}))
+        x, running_mean, _, weight, bias, _, _, eps = _bound(args, kwargs)
         mean, var = self.statistics[id(running_mean)]
         fixed_mean, fixed_var = mean.detach(), var.detach()
         scale = torch.sqrt((fixed_var + eps) / (var + eps))
@@ -189,16 +186,15 @@ class RecordedStatistics(TorchFunctionMode):
         if func is F.batch_norm and id(args[1]) in self.norms:
             self.uses[id(args[1])] += 1
             if self.uses[id(args[1])] == 1:
-                return self._record(*args, **(kwargs or {}))
+                return self._record(*_bound(args, kwargs))
         return func(*args, **(kwargs or {}))
 
     def _record(
-        self, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None = None,
-        bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
-        eps: float = 1e-5,
+        self, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None,
+        bias: Tensor | None, training: bool, momentum: float, eps: float,
     ) -> Tensor:  # fmt: skip
         if training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
-            y, mean, var = batch_norm_with_statistics(
+            y, mean, var = BatchNormWithStatistics.apply(
                 x, running_mean, running_var, weight, bias, momentum, eps
             )
         else:  # in half precision the layer's own statistics are too rough
@@ -208,36 +204,19 @@ class RecordedStatistics(TorchFunctionMode):
         return y
 
 
-def batch_norm_with_statistics(
-    x: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+class BatchNormWithStatistics(torch.autograd.Function):
     """y = γ(x − μ)/√(v + ε) + β, and μ, v with gradients: x (B, C, *), the others (C,).
 
     The fused kernel computes μ and v but does not return them with a gradient; computing them
     again would read every activation once more, forwards and backwards. Running statistics are
     updated as usual.
     """
-    return _BatchNormWithStatistics.apply(x, running_mean, running_var, weight, bias, momentum, eps)
 
-
-class _BatchNormWithStatistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        momentum: float,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None,
+        bias: Tensor | None, momentum: float, eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         y, mean, invstd = torch.native_batch_norm(
             x, weight, bias, running_mean, running_var, True, momentum, eps
         )
