@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ._options import Root, json_wanted, print_json, progress_bar, with_json
+from ._options import Root, Target, json_wanted, print_json, progress_bar, with_json
 
 app = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
 
@@ -20,20 +20,14 @@ def list_(root: Root = None) -> None:
     from taser.data._cache import cached
     from taser.data._registry import Builtin
 
-    rows = [
-        {
-            "name": spec.name,
-            "ready": isinstance(spec, Builtin) or cached(spec.name, root=root) is not None,
-            "summary": spec.summary,
-        }
-        for spec in DATASETS
-    ]
+    rows = []
+    for spec in DATASETS:
+        ready = isinstance(spec, Builtin) or cached(spec.name, root=root) is not None
+        rows.append({"name": spec.name, "ready": ready, "summary": spec.summary})
+        if not json_wanted():
+            typer.echo(f"{spec.name:15} {'ready' if ready else 'fetch':6} {spec.summary}")
     if json_wanted():
         print_json(rows)
-        return
-    for row in rows:
-        state = "ready" if row["ready"] else "fetch"
-        typer.echo(f"{row['name']:15} {state:6} {row['summary']}")
 
 
 @app.command()
@@ -57,16 +51,15 @@ def fetch(
         if manifest is None:
             typer.echo(f"{name}: comes with scikit-learn, nothing to fetch")
         else:
-            typer.echo(
-                f"{name}: {manifest.train:,} train and {manifest.test:,} test examples, verified"
-            )
+            sizes = f"{manifest.train:,} train and {manifest.test:,} test examples"
+            typer.echo(f"{name}: {sizes}, verified")
 
 
 @app.command()
 @with_json
 def info(
     name: Annotated[str, typer.Argument(help="A name, a folder of images, .npz, .csv, .parquet.")],
-    target: Annotated[str | None, typer.Option(help="For a table: the column to predict.")] = None,
+    target: Target = None,
     size: Annotated[
         int | None, typer.Option(help="For a folder: the side that images are resized to.")
     ] = None,

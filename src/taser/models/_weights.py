@@ -114,7 +114,12 @@ def load_model(
     >>> model.training
     False
     """
-    model = _make(spec, classes, shape, options)
+    if ":" in spec:
+        model = _call(spec, options)
+    elif spec.endswith(".py"):
+        raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
+    else:
+        model = build(spec, classes=classes, shape=shape, **options)
     if weights is not None:
         load_weights(model, weights)
         # Nothing in the shape of a run's weights tells its activation.
@@ -145,13 +150,7 @@ def load_model(
     return model
 
 
-def _make(
-    spec: str, classes: int | None, shape: tuple[int, ...], options: dict[str, Any]
-) -> nn.Module:
-    if ":" not in spec:
-        if spec.endswith(".py"):
-            raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
-        return build(spec, classes=classes, shape=shape, **options)
+def _call(spec: str, options: dict[str, Any]) -> nn.Module:
     make = import_callable(spec)
     if isinstance(make, nn.Module):
         raise ValueError(f"{spec} is a model already; name a function that returns one")
