@@ -33,7 +33,7 @@ def test_the_papers_numbers() -> None:
     penalty, method = config.regulariser, config.objective
     assert (penalty.weight, penalty.unit, penalty.form) == (1.0, "form", "paper")
     assert (penalty.operator, penalty.timestep, penalty.ramp) == (None, 50, 0.1)
-    assert (penalty.every, penalty.fraction) == (1, 1.0)
+    assert (penalty.every, penalty.fraction) == (1, None)
     assert (method.epsilon, method.steps, method.step_size) == (8 / 255, 10, 2 / 255)
     assert (method.beta, method.awp_gamma, method.awp_start) == (6.0, 0.005, 10)
     assert read_recipe("paper/mart").objective.mart_weight == 5.0

@@ -5,5 +5,11 @@ from ._objective import PGD, Loss, Objective, Standard, teacher_kl
 from ._trades_and_mart import MART, TRADES
 
 __all__ = [
-    "AWP", "MART", "PGD", "TRADES", "Loss", "Objective", "Standard", "perturbed", "teacher_kl",
+    "AWP", "MART", "OBJECTIVES", "PGD", "TRADES", "Loss", "Objective", "Standard", "perturbed",
+    "teacher_kl",
 ]  # fmt: skip
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "standard": Standard, "pgd": PGD, "trades": TRADES, "mart": MART
+}  # fmt: skip
+"""What a recipe's `objective.name` may be."""

@@ -37,6 +37,7 @@ class Objective(ABC):
     """Call it in any loop: loss = objective(model, x, y)."""
 
     adversarial: ClassVar[bool] = True  # whether it trains at attacked points
+    start: ClassVar[Literal["random", "gaussian"]] = "random"  # of a recipe's PGD attack
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

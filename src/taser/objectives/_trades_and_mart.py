@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ class TRADES(Objective):
     KL, and the attack starts a little beside x, where the KL has a gradient.
     """
 
+    start: ClassVar[Literal["random", "gaussian"]] = "gaussian"
     beta: float = 6.0
     inner: LossAttack = field(default_factory=from_gaussian)
 
@@ -60,6 +62,7 @@ class MART(Objective):
     constants are those of the authors' code.
     """
 
+    start: ClassVar[Literal["random", "gaussian"]] = "gaussian"
     weight: float = 5.0
     inner: Attack = field(default_factory=from_gaussian)
 

@@ -5,4 +5,9 @@ from taser.stein import Regulariser
 from ._gradients import GradientNorm, Jacobian
 from ._taser import Taser
 
-__all__ = ["GradientNorm", "Jacobian", "Regulariser", "Taser"]
+__all__ = ["REGULARISERS", "GradientNorm", "Jacobian", "Regulariser", "Taser"]
+
+REGULARISERS: dict[str, type[Regulariser]] = {
+    "taser": Taser, "gradient-norm": GradientNorm, "jacobian": Jacobian
+}  # fmt: skip
+"""What a recipe's `regulariser.name` may be, beside "none"."""

@@ -2,8 +2,9 @@
 
 import copy
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,17 +12,18 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
-from taser import attacks, objectives
+from taser import attacks
 from taser._distributed import world_size
+from taser._names import unknown
 from taser._random import WEIGHTS, combine_seeds
 from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._load import hold_out
 from taser.models import load_model
 from taser.models._copies import EMA, supports_channels_last
-from taser.objectives import Objective
+from taser.objectives import OBJECTIVES, Objective
 from taser.probes import Output
-from taser.regularisers import GradientNorm, Jacobian, Regulariser, Taser
+from taser.regularisers import REGULARISERS, Regulariser
 from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
 from taser.scores._adapters import SHIPPED
 from taser.scores._score_cache import StaleCache, model_hash, read_cache
@@ -36,6 +38,11 @@ from ._config import (
 )
 from ._step import AttackView, Learner, Precision
 
+T = TypeVar("T")
+TASER_KEYS = (
+    "form", "operator", "center", "backend", "probes", "step", "unbiased", "every", "batchnorm",
+    "norm", "of",
+)  # fmt: skip
 FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
 
 
@@ -118,21 +125,31 @@ def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
 
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
     """The base method; weight perturbation is the loop's to put around it."""
-    inner = attacks.PGD(build_threat(config, dataset), config.steps, config.step_size)
+    kind = OBJECTIVES[config.name]
+    accepted, threat = signature(kind).parameters, build_threat(config, dataset)
+    if dataset.task == "regression" and "task" not in accepted:
+        raise ValueError(f"{config.name} compares class probabilities; for regression use pgd")
     if config.label_smoothing and dataset.task == "regression":
         raise ValueError("objective.label_smoothing is for classes; this is a regression")
-    if config.name == "standard":
-        return objectives.Standard(dataset.task, config.label_smoothing)
-    if config.name == "pgd":
-        return objectives.PGD(inner, dataset.task, config.label_smoothing)
-    if dataset.task == "regression":
-        raise ValueError(f"{config.name} compares class probabilities; for regression use pgd")
-    if config.label_smoothing:
+    if config.label_smoothing and "label_smoothing" not in accepted:
         raise ValueError(f"objective.label_smoothing is for standard and pgd, not {config.name}")
-    inner = replace(inner, start="gaussian")
-    if config.name == "trades":
-        return objectives.TRADES(config.beta, inner)
-    return objectives.MART(config.mart_weight, inner)
+    given = {
+        "inner": attacks.PGD(threat, config.steps, config.step_size, kind.start),
+        "task": dataset.task, "label_smoothing": config.label_smoothing, "beta": config.beta,
+        "weight": config.mart_weight,
+    }  # fmt: skip
+    return _construct(kind, given, config.options, "objective")
+
+
+def _construct(kind: type[T], given: dict[str, Any], options: dict[str, Any], section: str) -> T:
+    """kind(…) of what its constructor accepts of `given`, and of the options."""
+    accepted = dict(signature(kind).parameters)
+    if "options" in accepted:  # handed on to the regulariser that it extends
+        accepted |= signature(Regulariser).parameters
+    for option in options:
+        if option not in accepted:
+            raise unknown(f"option of this {section}", option, accepted)
+    return kind(**{name: value for name, value in given.items() if name in accepted} | options)
 
 
 def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
@@ -169,20 +186,17 @@ def build_regulariser(
     """TASER or a gradient penalty; its random numbers come from `generator`."""
     if config.name == "none":
         return None
-    lazy: dict[str, Any] = {"every": config.every, "batchnorm": config.batchnorm}
-    lazy["generator"] = generator
+    kind = REGULARISERS[config.name]
+    given = {
+        **{name: getattr(config, name) for name in TASER_KEYS}, "projections": config.probes,
+        "probe": Output() if dataset.task == "regression" else None,
+        "threat": threat, "generator": generator,
+    }  # fmt: skip
     if config.fraction is not None:
-        lazy["fraction"] = config.fraction
-    if config.name == "jacobian":
-        return Jacobian(config.probes, **lazy)
-    probe = Output() if dataset.task == "regression" else None
-    if config.name == "gradient-norm":
-        return GradientNorm(config.norm, config.of, probe=probe, **lazy)
-    return Taser(
-        build_score(config, dataset), threat=threat, form=config.form, probe=probe,
-        operator=config.operator, center=config.center, backend=config.backend,
-        probes=config.probes, step=config.step, unbiased=config.unbiased, **lazy,
-    )  # fmt: skip
+        given["fraction"] = config.fraction
+    if "score" in signature(kind).parameters:
+        given["score"] = build_score(config, dataset)
+    return _construct(kind, given, config.options, "regulariser")
 
 
 def cached_scores(

@@ -1,14 +1,29 @@
 """The sections of a recipe, each a frozen dataclass whose fields are checked."""
 
+from collections.abc import Iterable
 from dataclasses import field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 from pydantic.dataclasses import dataclass
 
+from taser._names import hint
 from taser._settings import SETTINGS, Count, NotNegative, Number, Positive, Share, Whole
+from taser.objectives import OBJECTIVES
+from taser.regularisers import REGULARISERS
 
-Method = Literal["standard", "pgd", "trades", "mart"]
+
+def _one_of(names: Iterable[str]) -> Any:
+    """Text that is one of these names."""
+    names = list(names)
+
+    def check(name: str) -> str:
+        if name not in names:
+            near = hint(name, names)
+            raise ValueError(f"should be one of {', '.join(names)}; got {name!r}{near}")
+        return name
+
+    return AfterValidator(check)
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -58,10 +73,11 @@ class ObjectiveConfig:
     norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps. beta: of
     TRADES; mart_weight: of MART; label_smoothing: of standard and pgd. awp: perturb the weights by
     awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take
-    part in the ascent of the weights, unlike the published AWP.
+    part in the ascent of the weights, unlike the published AWP. options: further arguments of the
+    objective's constructor.
     """
 
-    name: Method = "standard"
+    name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
     norm: Literal["linf", "l2"] = "linf"
     epsilon: NotNegative = 8 / 255
     steps: Count = 10
@@ -73,6 +89,7 @@ class ObjectiveConfig:
     awp_gamma: NotNegative = 0.005
     awp_start: Whole = 10
     awp_with_penalty: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.step_size is not None and self.step_size >= 1 > self.epsilon:
@@ -105,10 +122,11 @@ class RegulariserConfig:
     it, for half the time. cache: a folder that `taser score cache` wrote with this score for these
     data, for form "paper" without augmentation: the scores are read instead of computed.
 
-    operator, center: for studies: another operator or centre than the form's.
+    operator, center: for studies: another operator or centre than the form's. options: further
+    arguments of the regulariser's constructor.
     """
 
-    name: Literal["none", "taser", "gradient-norm", "jacobian"] = "none"
+    name: Annotated[str, _one_of(["none", *REGULARISERS])] = "none"
     form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
     weight: NotNegative = 0.3
     unit: Literal["form", "ratio"] = "form"
@@ -129,6 +147,7 @@ class RegulariserConfig:
     sigma: Number | None = None
     precision: Literal["float32", "bfloat16", "auto"] | None = None
     cache: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
