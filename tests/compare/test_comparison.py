@@ -185,7 +185,7 @@ def test_a_search_chooses_on_the_validation_split(tmp_path: Path) -> None:
     figures = {"off-0": (0.9, 0.4), "off-1": (0.9, 0.5), "taser-0": (0.86, 0.6),
                "taser-1": (0.8, 0.7)}  # fmt: skip
     asked = "0-2-train-3-mart-taser"
-    with pytest.raises(RuntimeError, match="off-0 has to be finished first"):
+    with pytest.raises(RuntimeError, match="off-0, which it needs, is not finished"):
         run_job(tmp_path / asked, jobs[asked], None)
     for name, job in jobs.items():
         if "candidate" in job:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ from ._run_results import Results, read_results
 
 FORM = ("form", "operator", "center", "timestep", "sigma")
 """The keys of a penalty in which the seeds of one row must agree."""
-COMMAND = (sys.executable, "-c",
-           "import sys; from taser.compare._comparison import main; main(sys.argv[1])")  # fmt: skip
+CODE = "import sys; from taser.compare._comparison import main; main(sys.argv[1])"
 CURVE = 200  # test examples for accuracy over ε
 
 
@@ -49,7 +49,8 @@ def compare(
     runs, wanted = Runs(Path(out) / "runs"), config.jobs()
     runs.add(wanted)
     each = threads or max(1, (os.cpu_count() or 1) // jobs)
-    run_all(runs, list(wanted), COMMAND, jobs=jobs, threads=each, progress=progress)
+    command = (sys.executable, "-c", CODE)
+    run_all(runs, list(wanted), command, jobs=jobs, threads=each, progress=progress)
     return read_results(out)
 
 
@@ -65,7 +66,14 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
     """Train and evaluate one run, or evaluate another run's network; resumable."""
     runs = Runs(folder.parent)
     if "judged" in job:
-        return _evaluate_again(runs, folder, job, progress)
+        runs.required_result(job["judged"])
+        home = runs.folder / job["judged"] / "run"
+        if not (home / "best.safetensors").exists():
+            raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
+        model = load_trained(home).to(default_device())
+        test = build_data(read_data_config(home)).test
+        evaluations = _evaluate(model, folder, test, job["evaluation"], progress)
+        return {"judged": job["judged"], "evaluations": evaluations}
     chosen = chosen_overrides(runs, job["choices"])
     overrides = [*job["overrides"], *chosen, *job.get("candidate", [])]
     if "start" in job:
@@ -105,20 +113,6 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
         **result, "finetuned": job["finetuned"], "chosen": chosen,
         "evaluations": evaluations, "diagnostics": diagnostics,
     }  # fmt: skip
-
-
-def _evaluate_again(
-    runs: Runs, folder: Path, job: Job, progress: Progress | None
-) -> dict[str, Any]:
-    """Evaluate the best weights of a finished run under an unseen threat."""
-    runs.required_result(job["judged"])
-    home = runs.folder / job["judged"] / "run"
-    if not (home / "best.safetensors").exists():
-        raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
-    test = build_data(read_data_config(home)).test
-    model = load_trained(home).to(default_device())
-    evaluations = _evaluate(model, folder, test, job["evaluation"], progress)
-    return {"judged": job["judged"], "evaluations": evaluations}
 
 
 def _evaluate(
@@ -169,8 +163,7 @@ def chosen_overrides(runs: Runs, choices: list[dict[str, Any]]) -> list[str]:
         tried = [runs.required_result(name) for name in choice["among"] if name not in failed]
         floor = clean - choice["clean_cost"] if choice["clean_cost"] is not None else 0.0
         allowed = [run for run in tried if run["clean"] >= floor]
-        measure = choice["measure"] if allowed else "clean"
-        winner = max(allowed or tried, key=lambda run, measure=measure: run[measure])  # type: ignore[misc]
+        winner = max(allowed or tried, key=itemgetter(choice["measure"] if allowed else "clean"))
         overrides += winner["candidate"]
         clean = winner["clean"]
     return overrides

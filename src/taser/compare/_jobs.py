@@ -64,9 +64,8 @@ class Runs:
         """The result of a job that another needs."""
         if (result := self.result(name)) is None:
             failed = (self.folder / name / "error.txt").exists()
-            raise RuntimeError(
-                f"{name}, which it needs, failed" if failed else f"{name} has to be finished first"
-            )
+            why = "which it needs, failed" if failed else "which it needs, is not finished"
+            raise RuntimeError(f"{name}, {why}")
         return result
 
     def finished(self, name: str) -> bool:
@@ -97,12 +96,20 @@ class Runs:
 
 def run_here(home: Path, run: RunJob) -> None:
     """Run the job in `home`, unless it is finished or another process has it; keep its error."""
-    note = home / "doing.txt"
+    note, last = home / "doing.txt", -NOTE_EVERY
+
+    def progress(done: int, total: int, label: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > NOTE_EVERY:
+            last = time.monotonic()
+            with suppress(OSError):  # a note is not worth a run
+                write_atomically(note, f"{done / max(total, 1):.0%} {label}\n")
+
     with suppress(Timeout), FileLock(home / ".lock", timeout=0):
         if (home / "result.json").exists():
             return
         try:
-            result = run(home, json.loads((home / "job.json").read_text()), _progress_notes(note))
+            result = run(home, json.loads((home / "job.json").read_text()), progress)
         except Exception as error:  # of any kind: the jobs behind it still have to run
             expected = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
             message = str(error) if expected else f"{type(error).__name__}: {error}"
@@ -111,20 +118,6 @@ def run_here(home: Path, run: RunJob) -> None:
             write_atomically(home / "result.json", json.dumps(result, indent=1))
         finally:
             note.unlink(missing_ok=True)
-
-
-def _progress_notes(note: Path) -> Progress:
-    """A progress callback that writes to a file now and then."""
-    last = -NOTE_EVERY
-
-    def callback(done: int, total: int, label: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > NOTE_EVERY:
-            last = time.monotonic()
-            with suppress(OSError):  # a note is not worth a run
-                write_atomically(note, f"{done / max(total, 1):.0%} {label}\n")
-
-    return callback
 
 
 def run_all(
@@ -143,8 +136,11 @@ def run_all(
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     left = [name for name in names if not runs.finished(name)]
-    needed = {name: _needed(runs.job(name)) for name in left}
+    needed: dict[str, set[str]] = {}
     for name in left:
+        job = runs.job(name)
+        searched = (other for choice in job.get("choices", []) for other in choice["among"])
+        needed[name] = {*searched, *(job[key] for key in ("start", "judged") if key in job)}
         (runs.folder / name / "error.txt").unlink(missing_ok=True)
     working: dict[str, subprocess.Popen] = {}
     try:
@@ -178,12 +174,6 @@ def run_all(
             f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}. "
             "Start again to go on."
         )
-
-
-def _needed(job: Job) -> set[str]:
-    """The jobs whose results this one needs."""
-    searched = (name for choice in job.get("choices", []) for name in choice["among"])
-    return {*searched, *(job[key] for key in ("start", "judged") if key in job)}
 
 
 def _locked(home: Path) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,7 @@ class Results:
     folder: Path
     records: list[Record]
     runs: list[RunResult]
+    _rows: dict[str, list[Row]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def measures(self) -> list[str]:
@@ -144,10 +145,6 @@ class Results:
         if baseline not in self._rows:
             self._rows[baseline] = rows(self.runs, self.measures, baseline=baseline)
         return self._rows[baseline]
-
-    @cached_property
-    def _rows(self) -> dict[str, list[Row]]:
-        return {}
 
     def figures(self) -> str:
         """The rows as JSON."""
@@ -180,27 +177,21 @@ def write_records(folder: Path | str, out: Path | str) -> int:
 
 
 def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:
-    """A row for each method and variant, :func:`in_order`; gains are over `baseline`."""
+    """A row for each method and variant; gains are over `baseline`.
+
+    Methods are in their own order, and of each "off" comes first, then "taser".
+    """
+    methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
     groups: dict[tuple[bool, str, str], list[RunResult]] = {}
-    for run in in_order(runs):
+    for run in sorted(runs, key=lambda r: (r.variant != "off", r.variant != "taser")):
         groups.setdefault((run.finetuned, run.method, run.variant), []).append(run)
     found = []
-    for (finetuned, method, variant), group in groups.items():
+    for finetuned, method, variant in sorted(groups, key=lambda key: methods.index(key[:2])):
+        group = groups[finetuned, method, variant]
         off = {run.seed: run for run in groups.get((finetuned, method, baseline), [])}
         ours = [run for run in group if run.seed in off and variant != baseline]
         found.append(_row(group, ours, [off[run.seed] for run in ours], measures))
     return found
-
-
-def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Methods in their own order, and of each "off" first, then "taser"."""
-    methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
-
-    def place(run: RunResult) -> tuple[int, bool, bool]:
-        method = methods.index((run.finetuned, run.method))
-        return method, run.variant != "off", run.variant != "taser"
-
-    return sorted(runs, key=place)
 
 
 def _row(

@@ -198,11 +198,9 @@ def _decode_cifar_batches(batches: list[bytes]) -> Examples:
 
 
 CIFAR_BATCHES = Layout(
-    "cifar-10-batches-py, or cifar-10-python.tar.gz with it",
-    ("data_batch_?",),
-    ("test_batch",),
+    "cifar-10-batches-py, or cifar-10-python.tar.gz with it", ("data_batch_?",), ("test_batch",),
     _decode_cifar_batches,
-)
+)  # fmt: skip
 
 
 def _decode_parquet_images(files: list[bytes]) -> Examples:
@@ -219,7 +217,5 @@ def _decode_parquet_images(files: list[bytes]) -> Examples:
 
 PARQUET_IMAGES = Layout(
     'the folder of Parquet files from Hugging Face, with PNGs in "img" or "image" and "label"',
-    ("train*.parquet",),
-    ("test*.parquet",),
-    _decode_parquet_images,
-)
+    ("train*.parquet",), ("test*.parquet",), _decode_parquet_images,
+)  # fmt: skip

@@ -99,16 +99,10 @@ class Batches:
     """
 
     def __init__(
-        self,
-        examples: Split | tuple[Tensor, Tensor],
-        batch_size: int,
-        *,
-        seed: int = 0,
-        scores: Tensor | np.ndarray | None = None,
-        augment: Augmentation | None = None,
-        shuffle: bool = True,
-        smallest: int = 2,
-    ) -> None:
+        self, examples: Split | tuple[Tensor, Tensor], batch_size: int, *, seed: int = 0,
+        scores: Tensor | np.ndarray | None = None, augment: Augmentation | None = None,
+        shuffle: bool = True, smallest: int = 2,
+    ) -> None:  # fmt: skip
         self._rows: Callable[[Tensor], Tensor]
         if isinstance(examples, Split):
             self._rows, self.y = examples.rows, examples.y

@@ -89,12 +89,9 @@ def read_cache(spec: Downloadable, root: Path | str | None, *, verify: bool) -> 
 
 
 def fetch(
-    name: str,
-    *,
-    root: Path | str | None = None,
-    source: Path | str | None = None,
+    name: str, *, root: Path | str | None = None, source: Path | str | None = None,
     progress: Progress = lambda *_: None,
-) -> Manifest | None:
+) -> Manifest | None:  # fmt: skip
     """Get the data set `name` into the cache; does nothing if it is there.
 
     root

@@ -16,19 +16,11 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 
 
 def load(
-    name_or_path: Path | str,
-    *,
-    root: Path | str | None = None,
-    validation: float = 0.1,
-    test: float = 0.2,
-    seed: int = 0,
-    verify: bool = False,
-    size: int | tuple[int, int] | None = None,
-    target: str | None = None,
-    ignore: Sequence[str] = (),
-    task: Task | None = None,
-    standardise: bool | None = None,
-) -> Dataset:
+    name_or_path: Path | str, *, root: Path | str | None = None, validation: float = 0.1,
+    test: float = 0.2, seed: int = 0, verify: bool = False,
+    size: int | tuple[int, int] | None = None, target: str | None = None,
+    ignore: Sequence[str] = (), task: Task | None = None, standardise: bool | None = None,
+) -> Dataset:  # fmt: skip
     """A data set as tensors, with splits that are the same on every machine.
 
     name_or_path

@@ -82,20 +82,11 @@ class Audit:
 
 
 def audit(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    *,
-    threat: Threat | None = None,
-    surrogate: Model | None = None,
-    steps: int = 50,
-    restarts: int = 3,
-    queries: int = 1000,
-    seed: int = 0,
-    batch_size: int = 250,
-    out: Path | str | None = None,
+    model: Model, x: Tensor, y: Tensor, *, threat: Threat | None = None,
+    surrogate: Model | None = None, steps: int = 50, restarts: int = 3, queries: int = 1000,
+    seed: int = 0, batch_size: int = 250, out: Path | str | None = None,
     progress: Progress | None = None,
-) -> Audit:
+) -> Audit:  # fmt: skip
     """Check a model for gradient masking (Athalye et al., 2018; Carlini et al., 2019).
 
     model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only examples that the model gets right are
@@ -144,15 +135,9 @@ def audit(
 
 
 def undefended(
-    x: Tensor,
-    y: Tensor,
-    classes: int,
-    *,
-    epochs: int = 5,
-    width: int = 16,
-    seed: int = 0,
+    x: Tensor, y: Tensor, classes: int, *, epochs: int = 5, width: int = 16, seed: int = 0,
     progress: Progress | None = None,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """A small network trained on x, (N, *), and y, (N,), with cross-entropy and nothing else.
 
     A convolutional one for images, a perceptron for vectors; in eval mode.

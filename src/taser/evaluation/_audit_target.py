@@ -26,10 +26,8 @@ from ._attack_loop import AttackLoop
 from ._record import Finding
 
 LOSSES: dict[str, AttackLoss] = {
-    "cross-entropy": cross_entropy,
-    "margin probe": Margin(),
-    "margin": margin,
-}
+    "cross-entropy": cross_entropy, "margin probe": Margin(), "margin": margin,
+}  # fmt: skip
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multiples of the threat's ε
 LONGER = 4  # times as many steps, to see whether PGD has converged
 

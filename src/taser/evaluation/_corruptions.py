@@ -312,15 +312,9 @@ class Shift:
 
 
 def shift(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    *,
-    corruptions: Sequence[Corruption] = CORRUPTIONS,
-    seed: int = 0,
-    batch_size: int = 250,
-    progress: Progress | None = None,
-) -> Shift:
+    model: Model, x: Tensor, y: Tensor, *, corruptions: Sequence[Corruption] = CORRUPTIONS,
+    seed: int = 0, batch_size: int = 250, progress: Progress | None = None,
+) -> Shift:  # fmt: skip
     """Accuracy on x, (n, C, H, W) in [0, 1], with labels y, (n,), under every corruption."""
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)

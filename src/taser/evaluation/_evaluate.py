@@ -22,18 +22,10 @@ FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the threat's �
 
 
 def evaluate(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    *,
-    threat: Threat | None = None,
-    attacks: Sequence[str | Attack] = ("autoattack", "spsa"),
-    n: int = 1000,
-    seed: int = 0,
-    batch_size: int = 100,
-    out: Path | str | None = None,
-    progress: Progress | None = None,
-) -> Evaluation:
+    model: Model, x: Tensor, y: Tensor, *, threat: Threat | None = None,
+    attacks: Sequence[str | Attack] = ("autoattack", "spsa"), n: int = 1000, seed: int = 0,
+    batch_size: int = 100, out: Path | str | None = None, progress: Progress | None = None,
+) -> Evaluation:  # fmt: skip
     """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
 
     threat: where attacks may go, by default ℓ∞, 8/255, pixels in [0, 1]; attacks: names
@@ -145,17 +137,10 @@ class Curve:
 
 
 def accuracy_curve(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    *,
-    threat: Threat | None = None,
-    factors: Sequence[float] = FACTORS,
-    attack: Callable[[Threat], Attack] | None = None,
-    seed: int = 0,
-    batch_size: int = 100,
-    progress: Progress | None = None,
-) -> Curve:
+    model: Model, x: Tensor, y: Tensor, *, threat: Threat | None = None,
+    factors: Sequence[float] = FACTORS, attack: Callable[[Threat], Attack] | None = None,
+    seed: int = 0, batch_size: int = 100, progress: Progress | None = None,
+) -> Curve:  # fmt: skip
     """Accuracy under an attack at multiples of the threat's ε. x: (n, *); y: (n,).
 
     attack: by default PGD on the margin, 20 steps from 2 starts: cheap, and close to AutoAttack

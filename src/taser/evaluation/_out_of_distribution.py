@@ -54,14 +54,9 @@ class OutOfDistribution:
 
 @torch.no_grad()
 def ood_statistics(
-    model: nn.Module,
-    score: Score,
-    x: Tensor,
-    *,
-    probes: int = 4,
-    batch_size: int = 250,
+    model: nn.Module, score: Score, x: Tensor, *, probes: int = 4, batch_size: int = 250,
     seed: int = 0,
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor]:  # fmt: skip
     """Statistics of each input, (n,); the usual ones are larger out of distribution.
 
     The residuals are those of the margin probe for the predicted class, which needs no label:
@@ -90,15 +85,9 @@ def ood_statistics(
 
 
 def out_of_distribution(
-    model: nn.Module,
-    score: Score,
-    x: Tensor,
-    outside: Mapping[str, Tensor],
-    *,
-    reference: Tensor,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> OutOfDistribution:
+    model: nn.Module, score: Score, x: Tensor, outside: Mapping[str, Tensor], *, reference: Tensor,
+    seed: int = 0, progress: Progress | None = None,
+) -> OutOfDistribution:  # fmt: skip
     """The AUROC of each statistic for x, (n, *), against each set of `outside`, (m, *).
 
     reference: training inputs, (N, *), for the mean of a residual r; "centred" is |r − mean|. The

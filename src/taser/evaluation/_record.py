@@ -66,13 +66,11 @@ class Verdicts:
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
-            "accuracy": self.accuracy,
-            "stages": list(self.stages),
-            "seconds": round(self.seconds, 3),
-            "correct": self.correct.int().tolist(),
+            "accuracy": self.accuracy, "stages": list(self.stages),
+            "seconds": round(self.seconds, 3), "correct": self.correct.int().tolist(),
             "distance": [round(value, 7) for value in self.distance.tolist()],
             "stage": self.stage.tolist(),
-        }
+        }  # fmt: skip
 
     @classmethod
     def of(cls, numbers: Mapping[str, Any]) -> Self:
@@ -125,14 +123,12 @@ class Provenance:
             found = predictions(model, x, batch)
         packages = ("taser", "torch", "numpy", "pyautoattack")
         return cls(
-            seed=seed,
-            batch_size=batch,
-            weights=weights_hash(check_module(model)),
+            seed=seed, batch_size=batch, weights=weights_hash(check_module(model)),
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
             versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
             answers=sha256_of_arrays([found.numpy(force=True)]),
-        )
+        )  # fmt: skip
 
 
 def described(value: Any) -> str:
@@ -227,18 +223,13 @@ class Evaluation:
     def to_json(self) -> str:
         """The whole record."""
         numbers = {
-            "format": FORMAT,
-            "n": self.n,
-            "clean_accuracy": self.clean_accuracy,
-            "robust_accuracy": self.robust_accuracy,
-            "threat": asdict(self.threat),
+            "format": FORMAT, "n": self.n, "clean_accuracy": self.clean_accuracy,
+            "robust_accuracy": self.robust_accuracy, "threat": asdict(self.threat),
             "findings": [asdict(finding) for finding in self.findings],
             "provenance": asdict(self.provenance),
             "attacks": {name: v.numbers() for name, v in self.attacks.items()},
-            "index": self.index.tolist(),
-            "y": self.y.tolist(),
-            "clean": self.clean.int().tolist(),
-        }
+            "index": self.index.tolist(), "y": self.y.tolist(), "clean": self.clean.int().tolist(),
+        }  # fmt: skip
         return json.dumps(numbers, indent=1, allow_nan=False)
 
     @classmethod
@@ -248,11 +239,9 @@ class Evaluation:
         if numbers.get("format") not in (1, FORMAT):
             raise ValueError(f"not a record of an evaluation, of format 1 or {FORMAT}")
         return cls(
-            threat=Threat(**numbers["threat"]),
-            index=torch.tensor(numbers["index"]),
-            y=torch.tensor(numbers["y"]),
-            clean=torch.tensor(numbers["clean"]).bool(),
+            threat=Threat(**numbers["threat"]), index=torch.tensor(numbers["index"]),
+            y=torch.tensor(numbers["y"]), clean=torch.tensor(numbers["clean"]).bool(),
             attacks={name: Verdicts.of(v) for name, v in numbers["attacks"].items()},
             findings=tuple(Finding(**finding) for finding in numbers["findings"]),
             provenance=Provenance(**numbers["provenance"]),
-        )
+        )  # fmt: skip

@@ -57,16 +57,10 @@ class ScoreQuality:
 
 @torch.no_grad()
 def score_quality(
-    denoiser: Denoiser | DenoisingScore,
-    train: Tensor,
-    held_out: Tensor,
-    *,
-    timesteps: tuple[int, ...] = TIMESTEPS,
-    functions: int = 5,
-    seed: int = 0,
-    batch: int = 256,
+    denoiser: Denoiser | DenoisingScore, train: Tensor, held_out: Tensor, *,
+    timesteps: tuple[int, ...] = TIMESTEPS, functions: int = 5, seed: int = 0, batch: int = 256,
     progress: Progress | None = None,
-) -> ScoreQuality:
+) -> ScoreQuality:  # fmt: skip
     """Measure `denoiser` on held_out, (n, *), against the best linear denoiser of `train`."""
     if len(held_out) < 2:
         raise ValueError(f"quality takes at least two held-out examples; got {len(held_out)}")

@@ -79,15 +79,10 @@ class SmallCNN(Normalised):
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...] = (1, 28, 28),
-        classes: int = 10,
-        width: int = 32,
-        activation: Activation = "relu",
-        mean: tuple[float, ...] = (0.0,),
-        std: tuple[float, ...] = (1.0,),
-        norm: bool = True,
-    ) -> None:
+        self, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10, width: int = 32,
+        activation: Activation = "relu", mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,), norm: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(mean, std)
         if len(shape) != 3:
             raise ValueError(f"shape should be (C, H, W); got {shape}")
@@ -119,15 +114,10 @@ class MLP(Normalised):
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        outputs: int = 10,
-        width: int = 256,
-        depth: int = 2,
-        activation: Activation = "relu",
-        mean: tuple[float, ...] = (0.0,),
+        self, shape: tuple[int, ...], outputs: int = 10, width: int = 256, depth: int = 2,
+        activation: Activation = "relu", mean: tuple[float, ...] = (0.0,),
         std: tuple[float, ...] = (1.0,),
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(mean, std, dims=len(shape) - 1)
         if depth < 1:
             raise ValueError(f"depth should be at least 1 hidden layer; got {depth}")
@@ -179,13 +169,9 @@ class ResNet18(Normalised):
     """
 
     def __init__(
-        self,
-        classes: int = 10,
-        width: int = 64,
-        activation: Activation = "relu",
-        mean: tuple[float, ...] = CIFAR10_MEAN,
-        std: tuple[float, ...] = CIFAR10_STD,
-    ) -> None:
+        self, classes: int = 10, width: int = 64, activation: Activation = "relu",
+        mean: tuple[float, ...] = CIFAR10_MEAN, std: tuple[float, ...] = CIFAR10_STD,
+    ) -> None:  # fmt: skip
         super().__init__(mean, std)
         make = activation_factory(activation)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
@@ -233,15 +219,10 @@ class WideResNet(Normalised):
     """
 
     def __init__(
-        self,
-        depth: int,
-        widen: int,
-        classes: int = 10,
-        activation: Activation = "relu",
-        mean: tuple[float, ...] = CIFAR10_MEAN,
-        std: tuple[float, ...] = CIFAR10_STD,
+        self, depth: int, widen: int, classes: int = 10, activation: Activation = "relu",
+        mean: tuple[float, ...] = CIFAR10_MEAN, std: tuple[float, ...] = CIFAR10_STD,
         dropout: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(mean, std)
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1:
@@ -280,16 +261,10 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(
-    name: str,
-    *,
-    classes: int | None,
-    shape: tuple[int, ...],
-    activation: Activation = "relu",
-    width: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    **options: Any,
-) -> nn.Module:
+    name: str, *, classes: int | None, shape: tuple[int, ...], activation: Activation = "relu",
+    width: int | None = None, mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None, **options: Any,
+) -> nn.Module:  # fmt: skip
     """A network with random weights: (B, *shape) → (B, classes).
 
     name

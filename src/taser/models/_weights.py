@@ -87,13 +87,9 @@ def _first(keys: list[str]) -> str:
 
 
 def load_model(
-    spec: str,
-    weights: Path | str | None = None,
-    *,
-    classes: int | None,
-    shape: tuple[int, ...],
+    spec: str, weights: Path | str | None = None, *, classes: int | None, shape: tuple[int, ...],
     **options: Any,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """The model that `spec` names, in evaluation mode, checked on two inputs of zeros.
 
     spec

@@ -17,21 +17,10 @@ from taser.scores._adapters import SHIPPED
 from taser.training._build import build_data
 from taser.training._run_folder import read_data_config
 
-from ._comparison_tables import (
-    MARK,
-    audit_table,
-    cost_table,
-    label_of,
-    main_table,
-    penalty_table,
-    search_table,
-    seed_table,
-    title_of,
-    unseen_table,
-    variant_of,
-)
+from . import _comparison_tables as tables
+from ._comparison_tables import MARK, label_of, title_of, variant_of
 from ._evaluation_report import centred
-from ._page import Block, Page, Picture, Table, png
+from ._page import Block, Page, Picture, Table, png, show_image
 
 FRONTIER = (
     "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
@@ -63,12 +52,12 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
     """
     out = Path(out)
     sections = [(heading, blocks) for heading, blocks in _sections(results) if blocks]
-    tables = [block for _, blocks in sections for block in blocks if isinstance(block, Table)]
+    found = [block for _, blocks in sections for block in blocks if isinstance(block, Table)]
     for block in dict(sections).get("Robust against clean", []):
         if isinstance(block, Picture):
             write_atomically(out / "frontier.png", block.image)
-    write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in tables))
-    write_atomically(out / "table.tex", "\n".join(table.latex() for table in tables))
+    write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in found))
+    write_atomically(out / "table.tex", "\n".join(table.latex() for table in found))
     write_atomically(out / "figures.json", results.figures())
     done = sum("result" in record for record in results.records)
     page = Page(
@@ -82,10 +71,9 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
 def accuracy_tables(results: Results) -> list[Table]:
     """Accuracies, gains by seed and costs, from scratch and fine-tuned."""
     kinds = [[row for row in results.rows() if row.finetuned == kind] for kind in (False, True)]
-    tables = [
-        table(rows) for rows in kinds if rows for table in (main_table, seed_table, cost_table)
-    ]
-    return [table for table in tables if table is not None]
+    makers = (tables.main_table, tables.seed_table, tables.cost_table)
+    found = [make(rows) for rows in kinds if rows for make in makers]
+    return [table for table in found if table is not None]
 
 
 def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
@@ -97,10 +85,10 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
 
     yield "Accuracy", [*accuracy_tables(results)]
     yield "Robust against clean", drawn(draw_frontier(results.rows()), FRONTIER)
-    yield "Against other penalties", present(penalty_table(results))
+    yield "Against other penalties", present(tables.penalty_table(results))
     yield (
         "Attacks that training did not use",
-        [unseen_table(threat, runs) for threat, runs in results.unseen.items()],
+        [tables.unseen_table(threat, runs) for threat, runs in results.unseen.items()],
     )
     if found := validations(results):
         yield "Training", drawn(draw_training(found), TRAINING)
@@ -109,8 +97,8 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
         n = first[0].diagnostics["curve"]["n"]
         yield "Accuracy against ε", drawn(draw_curves(first), CURVES.format(n=n))
     yield "Attacked images", drawn(draw_images(results), IMAGES)
-    yield "Audits", present(audit_table(results))
-    yield "Search", present(search_table(results))
+    yield "Audits", present(tables.audit_table(results))
+    yield "Search", present(tables.search_table(results))
     findings: list[Block] = [
         f"{run.method} {run.variant}, seed {run.seed}: {finding.message}"
         for run in results.runs for evaluation in run.evaluations for finding in evaluation.findings
@@ -313,7 +301,5 @@ def draw_images(results: Results) -> Figure | None:
         axes[0].set_ylabel(name)
         colours = "RdBu" if grey and name in ("change", "score") else "gray"
         for place, image in zip(axes, images, strict=True):
-            picture = image.mean(0) if grey else image.permute(1, 2, 0).clamp(0, 1)
-            place.imshow(picture.numpy(), cmap=colours, vmin=0, vmax=1)
-            place.set(xticks=[], yticks=[])
+            show_image(place, image, colours)
     return figure

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from taser.attacks import Threat
 from taser.compare import Results, Row, RunResult, rows
 from taser.compare._run_results import headline, verdict
-from taser.evaluation import Interval
 
-from ._page import Table
+from ._page import Table, with_bounds
 
 METHODS = {
     "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",
@@ -47,23 +46,17 @@ def _gain(row: Row | None, measure: str) -> str:
     """+3.2 [1.0, 5.4] in points, in bold where the interval excludes zero; "" for the baseline."""
     if row is None or row.gain is None:
         return ""
-    found = row.gain[measure]
-    return _bold(f"{100 * found.value:+.1f} {_bounds(found)}", found)
+    text = with_bounds(row.gain[measure], form="+.1f")
+    return f"**{text}**" if row.gain[measure].excludes_zero() else text
 
 
 def _retrained(row: Row, measure: str) -> str:
     """The bounds of the gain over examples and trainings; "" for one seed."""
     if row.gain_retrained is None:
         return ""
-    return _bold(_bounds(row.gain_retrained[measure]), row.gain_retrained[measure])
-
-
-def _bounds(interval: Interval) -> str:
-    return f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-
-
-def _bold(text: str, interval: Interval) -> str:
-    return f"**{text}**" if interval.excludes_zero() else text
+    found = row.gain_retrained[measure]
+    text = f"[{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    return f"**{text}**" if found.excludes_zero() else text
 
 
 def main_table(found: Sequence[Row]) -> Table:

@@ -12,7 +12,7 @@ from taser.evaluation import Audit, Evaluation, Interval, accuracy_interval, com
 from taser.evaluation._evaluate import Curve
 from taser.evaluation._statistics import differences
 
-from ._page import Block, Page, Picture, Table, png
+from ._page import Block, Page, Picture, Table, png, show_image
 
 SHOWN = 8  # adversarial examples
 EXAMPLES = (
@@ -43,9 +43,7 @@ def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Fig
         change = centred((attacked - clean)[None])[0]
         column[0].set_title(str(int(evaluation.y[row])), fontsize=10)
         for axes, image in zip(column, (clean, attacked, change), strict=True):
-            channels = image.clamp(0, 1).permute(1, 2, 0)
-            shown = channels if channels.shape[2] in (3, 4) else channels.mean(2)
-            axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=1)
+            show_image(axes, image)
         column[1].set_title(str(int(predictions[row])), fontsize=10)
         distance = float(evaluation.threat.distance(attacked[None], clean[None]))
         column[2].set_title(f"{distance:.3g}", fontsize=10)

@@ -10,7 +10,7 @@ from torch import Tensor
 from taser.evaluation._score_quality import ScoreQuality
 from taser.scores import Score
 
-from ._page import Block, Page, Picture, Table, png
+from ._page import Block, Page, Picture, Table, png, show_image
 
 CURVES = (
     "Left: denoising error as a share of σ², for the denoiser and the best linear one; lower is "
@@ -110,8 +110,8 @@ def sheet(samples: Tensor) -> Figure:
     columns = math.ceil(math.sqrt(len(samples)))
     figure = Figure(figsize=(5, 5))
     grid = figure.subplots(columns, columns, squeeze=False).flatten()
-    for axes in grid:
+    for axes in grid[len(samples) :]:
         axes.axis("off")
-    for axes, image in zip(grid, samples.clamp(0, 1), strict=False):
-        axes.imshow(image.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
+    for axes, image in zip(grid, samples, strict=False):
+        show_image(axes, image)
     return figure

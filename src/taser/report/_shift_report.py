@@ -9,7 +9,7 @@ from taser.evaluation import Interval
 from taser.evaluation._corruptions import CORRUPTIONS, SEVERITIES, Shift
 from taser.evaluation._out_of_distribution import OutOfDistribution
 
-from ._page import Page, Picture, Table, png
+from ._page import Page, Picture, Table, png, show_image, with_bounds
 
 SHEET = "One image, clean (left) and at severities 1 to 5 of each corruption."
 
@@ -39,10 +39,10 @@ def summary(shift: Shift, detection: OutOfDistribution) -> list[str]:
     """The main figures as sentences."""
     worst = min(shift.correct, key=lambda name: shift.accuracy(name).value)
     lines = [
-        f"Accuracy {_percent(shift.clean_accuracy)} % clean, {_percent(shift.accuracy())} % on "
-        f"average over {len(shift.correct)} corruptions and five severities "
+        f"Accuracy {with_bounds(shift.clean_accuracy)} % clean, {with_bounds(shift.accuracy())} % "
+        f"on average over {len(shift.correct)} corruptions and five severities "
         f"(n = {len(shift.clean)}, 95 % intervals).",
-        f"The worst is {worst}: {_percent(shift.accuracy(worst))} %.",
+        f"The worst is {worst}: {with_bounds(shift.accuracy(worst))} %.",
     ]
     for against in dict.fromkeys(d.against for d in detection.detections):
         found = [d for d in detection.detections if d.against == against]
@@ -60,12 +60,12 @@ def table(shift: Shift) -> Table:
 
     def row(name: str | None) -> list[str]:
         severities = [f"{100 * shift.accuracy(name, s).value:.1f}" for s in SEVERITIES]
-        return [name or "all", *severities, _percent(shift.accuracy(name))]
+        return [name or "all", *severities, with_bounds(shift.accuracy(name))]
 
     return Table(
         ["corruption", *(f"severity {severity}" for severity in SEVERITIES), "mean"],
         [
-            ["none", *["–"] * len(SEVERITIES), _percent(shift.clean_accuracy)],
+            ["none", *["–"] * len(SEVERITIES), with_bounds(shift.clean_accuracy)],
             *map(row, (*shift.correct, None)),
         ],
         f"Accuracy in %, n = {len(shift.clean)}; in brackets 95 % bootstrap intervals.",
@@ -95,18 +95,13 @@ def sheet(example: Tensor, shift: Shift) -> Figure:
     for row, corruption in zip(grid, shown, strict=True):
         corrupted = [corruption(example[None], s, seed=shift.seed)[0] for s in SEVERITIES]
         for axes, image in zip(row, [example, *corrupted], strict=True):
-            axes.imshow(image.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
-            axes.axis("off")
+            show_image(axes, image)
         row[0].set_title(corruption.name, fontsize=8, loc="left")
     return figure
 
 
-def _percent(accuracy: Interval) -> str:
-    return f"{100 * accuracy.value:.1f} [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}]"
-
-
 def _area(area: Interval) -> str:
-    return f"{area.value:.3f} [{area.low:.3f}, {area.high:.3f}]"
+    return with_bounds(area, 1, ".3f")
 
 
 def _skipped(shift: Shift) -> list[str]:
