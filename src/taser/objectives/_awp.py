@@ -71,10 +71,8 @@ def perturbed(
 
 
 def _ascent(
-    module: nn.Module,
-    weights: list[nn.Parameter],
-    losses: Sequence[Callable[[nn.Module], Tensor]],
-) -> list[Tensor]:
+    module: nn.Module, weights: list[nn.Parameter], losses: Sequence[Callable[[nn.Module], Tensor]],
+) -> list[Tensor]:  # fmt: skip
     totals = [torch.zeros_like(weight) for weight in weights]
     for loss in losses:
         with torch.enable_grad(), restored_buffers(module):

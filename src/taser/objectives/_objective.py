@@ -46,13 +46,8 @@ class Objective(ABC):
         return self.loss(model, x, y, self.attack(model, x, y, generator=generator)).total
 
     def attack(
-        self,
-        model: Model,  # noqa: ARG002
-        x: Tensor,
-        y: Tensor,  # noqa: ARG002
-        *,
-        generator: torch.Generator | None = None,  # noqa: ARG002
-    ) -> Tensor:
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None,  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
         """The points to train at, (B, *); x itself unless the objective is adversarial."""
         return x
 

@@ -52,13 +52,8 @@ class GradientNorm(Regulariser):
         return f"norm={self.norm!r}, of={self.of!r}, probe={probe}, fraction={self.fraction}"
 
     def penalise(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor | None,
-        s: Tensor | None,  # noqa: ARG002
-        shared: SharedPass,  # noqa: ARG002
-    ) -> Tensor:
+        self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass,  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
         """The mean over the examples, a scalar."""
         check_structure(model, "reverse")
         with torch.enable_grad(), plain_kernels():
@@ -89,13 +84,8 @@ class Jacobian(Regulariser):
         return f"projections={self.projections}"
 
     def penalise(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor | None,  # noqa: ARG002
-        s: Tensor | None,  # noqa: ARG002
-        shared: SharedPass,  # noqa: ARG002
-    ) -> Tensor:
+        self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass,  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
         """The mean over the examples, a scalar."""
         check_structure(model, "reverse")
         generator = self.generator_on(x.device)

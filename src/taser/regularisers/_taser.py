@@ -72,24 +72,13 @@ class Taser(Regulariser):
     """
 
     def __init__(
-        self,
-        score: Any,
-        *,
-        threat: Threat | None = None,
-        form: FormName = "steepest",
-        probe: Probe | None = None,
-        operator: Operator | None = None,
-        center: str | float | None = None,
-        backend: Backend | Literal["auto"] = "auto",
-        probes: int = 1,
-        step: float | None = None,
-        unbiased: bool = False,
-        every: int = 1,
-        fraction: float | None = None,
-        batchnorm: Statistics = "auto",
-        generator: torch.Generator | None = None,
-        seed: int = 0,
-    ) -> None:
+        self, score: Any, *, threat: Threat | None = None, form: FormName = "steepest",
+        probe: Probe | None = None, operator: Operator | None = None,
+        center: str | float | None = None, backend: Backend | Literal["auto"] = "auto",
+        probes: int = 1, step: float | None = None, unbiased: bool = False, every: int = 1,
+        fraction: float | None = None, batchnorm: Statistics = "auto",
+        generator: torch.Generator | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
         if form not in FORMS:
             raise ValueError(f"form should be one of {get_args(FormName)}; got {form!r}")
         super().__init__(

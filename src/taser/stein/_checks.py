@@ -28,30 +28,21 @@ class UnsupportedLayer(ValueError):
 
 def check_structure(model: Callable, backend: Backend) -> None:
     """Raise for wrappers and types that `backend` cannot work with."""
-    if isinstance(model, nn.Module):
-        _check_wrappers(model, backend)
-        _check_precision(model, backend)
-
-
-def _check_wrappers(model: nn.Module, backend: Backend) -> None:
-    for name, module in model.named_modules():
+    if not isinstance(model, nn.Module):
+        return
+    for name, module in model.named_modules() if backend != "difference" else ():
         kind = type(module).__name__
-        if backend != "difference" and is_compiled(module):
+        if is_compiled(module):
             raise UnsupportedLayer(
                 f"{place(name)} is compiled, and torch.compile has no double backward "
                 f"(pytorch#91469), which backend={backend!r} needs. Use backend='difference', or "
                 "pass the module that was compiled (its ._orig_mod)"
             )
-        if backend != "difference" and (
-            kind == "FullyShardedDataParallel" or kind.startswith("FSDP")
-        ):
+        if kind == "FullyShardedDataParallel" or kind.startswith("FSDP"):
             raise UnsupportedLayer(
                 f"{place(name)} is sharded by FSDP, which frees parameters that backend="
                 f"{backend!r} needs for its second derivative. Use backend='difference'"
             )
-
-
-def _check_precision(model: nn.Module, backend: Backend) -> None:
     on_cuda = any(parameter.is_cuda for parameter in model.parameters())
     if backend == "difference" and on_cuda and torch.backends.cudnn.allow_tf32:
         warnings.warn(
@@ -93,13 +84,9 @@ class _PlainNorms(TorchFunctionMode):
 
 
 def layer_norm(
-    x: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,  # noqa: ARG001 — torch.layer_norm passes it
-) -> Tensor:
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,  # noqa: ARG001 — torch.layer_norm passes it
+) -> Tensor:  # fmt: skip
     """(x − mean)/√(var + eps)·weight + bias over the last dimensions."""
     y = _standardise(x, tuple(range(-len(normalized_shape), 0)), eps)
     y = y if weight is None else y * weight
@@ -107,15 +94,10 @@ def layer_norm(
 
 
 def instance_norm(
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
+    x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     """(x − mean)/√(var + eps)·weight + bias over the spatial dimensions of every channel."""
     if not use_input_stats:  # running statistics: an affine map, which every kernel gets right
         return F.instance_norm(
@@ -179,7 +161,7 @@ def check_recomputation(output: object) -> None:
 
 
 class KernelWatch(TorchDispatchMode):
-    """Sees every kernel that runs, whether a module or a functional call asked for it."""
+    """Inspects every kernel that runs, of modules and of functional calls."""
 
     def __init__(self, backend: Backend, graph: bool) -> None:
         super().__init__()
@@ -229,7 +211,7 @@ class KernelWatch(TorchDispatchMode):
 
 
 def _uses_batch_statistics(func: Any, args: tuple) -> bool:
-    """A BatchNorm kernel in training mode, whichever library it comes from."""
+    """A BatchNorm kernel in training mode."""
     name = func.name()
     if "batch_norm" not in name or "backward" in name:
         return False

@@ -51,14 +51,9 @@ class Regulariser(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        every: int = 1,
-        fraction: float = 1.0,
-        batchnorm: Statistics = "auto",
-        generator: torch.Generator | None = None,
-        seed: int = 0,
-    ) -> None:
+        self, *, every: int = 1, fraction: float = 1.0, batchnorm: Statistics = "auto",
+        generator: torch.Generator | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_count("every", every)
         check_choice("batchnorm", batchnorm, get_args(Statistics))
@@ -98,14 +93,9 @@ class Regulariser(nn.Module):
         return {**self.__dict__, "_recorder": None}  # hooks belong to one model in one process
 
     def forward(
-        self,
-        model: Callable,
-        x: Tensor,
-        y: Tensor | None,
-        s: Tensor | None = None,
-        *,
+        self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor | None = None, *,
         shared: SharedPass | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """R, a scalar. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
 
         s: the score at x, for regularisers that need one and do not compute it themselves.
@@ -219,26 +209,14 @@ class SteinPenalty(Regulariser):
     """
 
     def __init__(
-        self,
-        probe: Probe | None = None,
-        *,
-        operator: Operator = "langevin",
-        backend: Backend | Literal["auto"] = "auto",
-        probes: int = 1,
-        distribution: Distribution = "rademacher",
-        step: float | None = None,
-        chunk: int | None = None,
-        center: str | float = "batch",
-        detach_mean: bool = True,
-        momentum: float = 0.99,
-        unbiased: bool = False,
-        every: int = 1,
-        fraction: float = 1.0,
-        terms: bool = False,
-        batchnorm: Statistics = "auto",
-        generator: torch.Generator | None = None,
-        seed: int = 0,
-    ) -> None:
+        self, probe: Probe | None = None, *, operator: Operator = "langevin",
+        backend: Backend | Literal["auto"] = "auto", probes: int = 1,
+        distribution: Distribution = "rademacher", step: float | None = None,
+        chunk: int | None = None, center: str | float = "batch", detach_mean: bool = True,
+        momentum: float = 0.99, unbiased: bool = False, every: int = 1, fraction: float = 1.0,
+        terms: bool = False, batchnorm: Statistics = "auto",
+        generator: torch.Generator | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(
             every=every, fraction=fraction, batchnorm=batchnorm, generator=generator, seed=seed
         )

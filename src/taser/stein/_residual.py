@@ -60,18 +60,11 @@ class Terms:
 
 
 def stein_residual(
-    f: Function,
-    x: Tensor,
-    s: Tensor,
-    *,
-    operator: Operator = "langevin",
-    backend: Backend | Literal["auto"] = "reverse",
-    probes: int = 1,
-    distribution: Distribution = "rademacher",
-    generator: torch.Generator | None = None,
-    step: float | None = None,
-    chunk: int | None = None,
-) -> Tensor:
+    f: Function, x: Tensor, s: Tensor, *, operator: Operator = "langevin",
+    backend: Backend | Literal["auto"] = "reverse", probes: int = 1,
+    distribution: Distribution = "rademacher", generator: torch.Generator | None = None,
+    step: float | None = None, chunk: int | None = None,
+) -> Tensor:  # fmt: skip
     """r(x) = Δf(x) + s(x)·∇f(x) for every input of a batch, differentiable in f's parameters.
 
     f: (B, *) → (B,), each number a function of its own row; x: (B, *); s: like x, the score there,
@@ -113,30 +106,25 @@ def stein_residual(
 
 
 def residual_terms(
-    f: Function,
-    x: Tensor,
-    s: Tensor,
-    *,
-    operator: Operator,
-    backend: Backend,
-    probes: int,
-    distribution: Distribution,
-    generator: torch.Generator | None,
-    step: float | None,
-    chunk: int | None,
-    separate: bool = False,
-    check: bool = True,
-    centre: Tensor | None = None,
-) -> Terms:
-    """The residual of every probe apart; `check` looks for layers that would falsify it.
+    f: Function, x: Tensor, s: Tensor, *, operator: Operator, backend: Backend, probes: int,
+    distribution: Distribution, generator: torch.Generator | None, step: float | None,
+    chunk: int | None, separate: bool = False, check: bool = True, centre: Tensor | None = None,
+) -> Terms:  # fmt: skip
+    """The residual of every probe; `check` looks for layers that would make it wrong.
 
-    centre: f(x), (B,), where it is known already; only a difference has a use for it.
+    centre: f(x), (B,), if the caller has it; the difference backend uses it.
     """
     graph = torch.is_grad_enabled()
     x = _full_precision(x)
     s = _full_precision(s).to(x.dtype)
     if check:
-        f = _guarded(f, x, backend, graph)
+        check_structure(f.model if isinstance(f, Probed) else f, backend)
+        if backend == "piecewise_linear":
+            check_piecewise_linear(_probed(f), x)
+        elif isinstance(f, Probed):
+            f = replace(f, model=Watched(f.model, backend, graph))
+        else:
+            f = Watched(f, backend, graph)
     v = x.new_empty(0)
     if operator == "langevin" and backend != "exact":
         v = directions(x, probes, distribution, generator)
@@ -151,16 +139,18 @@ def residual_terms(
                 terms = exact(f, x, s, operator)
             else:
                 terms = reverse(f, x, s, v, operator, chunk)
-    return terms if graph else _detached(terms)
+    if graph:
+        return terms
+    parts = (terms.per_probe, terms.laplacian, terms.drift)
+    return Terms(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]
 
 
 def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend, bool]:
     """The fastest backend that is right for f, and whether that is certain.
 
-    A difference is cheapest, but a second difference across a kink sees another function; so a
-    piecewise linear network gets an exact route to its Laplacian, and everything else a
-    difference. Uncertain is a network whose curvature cannot be seen at x, such as one whose last
-    layer still is zero.
+    A difference is the cheapest. A second difference across a kink is that of another function, so
+    a piecewise linear network gets its exact Laplacian. The choice is uncertain if no curvature
+    can be measured at x, as when the last layer is zero.
     """
     if not isinstance(f, Probed) or operator == "first_order":
         return "difference", True
@@ -177,17 +167,6 @@ def choose_backend(f: Function, x: Tensor, operator: Operator) -> tuple[Backend,
     return "difference", curved is not None
 
 
-def _guarded(f: Function, x: Tensor, backend: Backend, graph: bool) -> Function:
-    """f, checked for structure now and for kernels at its first call."""
-    check_structure(f.model if isinstance(f, Probed) else f, backend)
-    if backend == "piecewise_linear":
-        check_piecewise_linear(_probed(f), x)
-        return f
-    if isinstance(f, Probed):
-        return replace(f, model=Watched(f.model, backend, graph))
-    return Watched(f, backend, graph)
-
-
 def _probed(f: Function) -> Probed:
     if not isinstance(f, Probed):
         raise ValueError(
@@ -200,11 +179,6 @@ def _probed(f: Function) -> Probed:
 def _full_precision(tensor: Tensor) -> Tensor:
     """Without a graph, at least float32, and usable by autograd wherever it was made."""
     return full_precision(tensor.clone() if tensor.is_inference() else tensor.detach())
-
-
-def _detached(terms: Terms) -> Terms:
-    parts = (terms.per_probe, terms.laplacian, terms.drift)
-    return Terms(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]
 
 
 def values(f: Function, x: Tensor, name: str = "f") -> Tensor:
@@ -224,11 +198,9 @@ def per_example(product: Tensor) -> Tensor:
 
 
 def directions(
-    x: Tensor,
-    probes: int,
-    distribution: Distribution = "rademacher",
+    x: Tensor, probes: int, distribution: Distribution = "rademacher",
     generator: torch.Generator | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """K directions v for each input with E[v vᵀ] = I, so that E[vᵀ H v] = tr H.
 
     x: (B, *); returns (K, B, *) in x's dtype and on its device. Rademacher signs have the smaller
@@ -257,16 +229,9 @@ def default_step(dtype: torch.dtype, operator: Operator, *, one_sided: bool = Fa
 
 
 def difference(
-    f: Function,
-    x: Tensor,
-    s: Tensor,
-    v: Tensor,
-    operator: Operator,
-    step: float | None = None,
-    chunk: int | None = None,
-    separate: bool = False,
-    centre: Tensor | None = None,
-) -> Terms:
+    f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, step: float | None = None,
+    chunk: int | None = None, separate: bool = False, centre: Tensor | None = None,
+) -> Terms:  # fmt: skip
     """r from values of f alone.
 
     Along x(t) = x + t v + (t²/2) s the second derivative of f at 0 is vᵀ∇²f v + s·∇f, so the
