@@ -25,8 +25,7 @@ from ._comparison_config import ComparisonConfig, Job, job_name, read_comparison
 from ._jobs import Runs, run_all, run_here
 from ._run_results import Results, read_results
 
-FORM = ("form", "operator", "center", "timestep", "sigma")
-"""The keys of a penalty in which the seeds of one row must agree."""
+FORM = ("form", "operator", "center", "timestep", "sigma")  # alike for the seeds of one row
 CODE = "import sys; from taser.compare._comparison import main; main(sys.argv[1])"
 CURVE = 200  # test examples for accuracy over ε
 

@@ -25,7 +25,6 @@ Candidates = list[list[str]]
 CANDIDATES = TypeAdapter(Candidates, config=ConfigDict(strict=True))
 
 METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
-THREAT = {"norm", "epsilon"}  # the keys of a threat
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -70,10 +69,8 @@ class Search:
         if not isinstance(tried, dict):
             return tried
         if method not in tried:
-            raise ValueError(
-                f"search.candidates of {variant} has lists for {', '.join(tried)}, but none for "
-                f"{method}"
-            )
+            known = f"lists for {', '.join(tried)}, but none for {method}"
+            raise ValueError(f"search.candidates of {variant} has {known}")
         return tried[method]
 
     def check_fair(self, methods: Iterable[str]) -> None:
@@ -150,10 +147,9 @@ class ComparisonConfig:
             if attack not in NAMES:
                 raise ValueError(f"there is no attack {attack!r}: {', '.join(NAMES)}")
         for threat in self.unseen:
-            if not isinstance(threat, dict) or "epsilon" not in threat or set(threat) - THREAT:
-                raise ValueError(
-                    f"unseen needs threats such as {{norm: l2, epsilon: 0.6}}; got {threat}"
-                )
+            if not isinstance(threat, dict) or {*threat, "norm"} != {"norm", "epsilon"}:
+                example = "{norm: l2, epsilon: 0.6}"
+                raise ValueError(f"unseen needs threats such as {example}; got {threat}")
             Threat(**threat)
         if self.unseen and not set(self.attacks) - set(self.fewer):
             raise ValueError("unseen needs an attack that is tried on all n examples")

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,7 @@ class Runs:
             path = self.folder / name / "job.json"
             text = json.dumps(job, indent=1, sort_keys=True)
             if path.exists() and path.read_text() != text:
-                raise ValueError(
-                    f"{path.parent} holds a job with other settings: choose another folder"
-                )
+                raise ValueError(f"{path.parent} has other settings: choose another folder")
             write_atomically(path, text)
 
     def names(self) -> list[str]:
@@ -143,37 +141,39 @@ def run_all(
         needed[name] = {*searched, *(job[key] for key in ("start", "judged") if key in job)}
         (runs.folder / name / "error.txt").unlink(missing_ok=True)
     working: dict[str, subprocess.Popen] = {}
+    main = threading.current_thread() is threading.main_thread()  # no other may handle signals
+    if main:  # SIGTERM ends this process by an exception, so that it stops its workers
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        with _sigterm_exits():
-            while left:
-                for name in left:
-                    if len(working) == jobs:
-                        break
-                    home = runs.folder / name
-                    if name not in working and not needed[name] & set(left) and not _locked(home):
-                        working[name] = subprocess.Popen([*command, str(home)], env=environment)
-                if progress:
-                    progress(*runs.status(names))
-                time.sleep(POLL)
-                for name, code in [(name, worker.poll()) for name, worker in working.items()]:
-                    if code is not None:
-                        del working[name]
-                    if code and not runs.finished(name):
-                        text = f"its process ended with exit code {code}, stopped or out of memory"
-                        write_atomically(runs.folder / name / "error.txt", f"{text}\n")
-                failed = runs.failures()
-                left = [name for name in left if name not in failed and not runs.finished(name)]
+        while left:
+            for name in left:
+                if len(working) == jobs:
+                    break
+                home = runs.folder / name
+                if name not in working and not needed[name] & set(left) and not _locked(home):
+                    working[name] = subprocess.Popen([*command, str(home)], env=environment)
+            if progress:
+                progress(*runs.status(names))
+            time.sleep(POLL)
+            for name, code in [(name, worker.poll()) for name, worker in working.items()]:
+                if code is not None:
+                    del working[name]
+                if code and not runs.finished(name):
+                    text = f"its process ended with exit code {code}, stopped or out of memory"
+                    write_atomically(runs.folder / name / "error.txt", f"{text}\n")
+            failed = runs.failures()
+            left = [name for name in left if name not in failed and not runs.finished(name)]
     finally:
         for worker in working.values():
             worker.terminate()
             worker.wait()
+        if main:
+            signal.signal(signal.SIGTERM, before)
     failed = {name: text for name, text in runs.failures().items() if name in names}
     if failed:
         first = next(iter(failed))
-        raise RuntimeError(
-            f"{len(failed)} of {len(names)} runs failed; {first}: {failed[first].strip()}. "
-            "Start again to go on."
-        )
+        message = f"{first}: {failed[first].strip()}. Start again to go on."
+        raise RuntimeError(f"{len(failed)} of {len(names)} runs failed; {message}")
 
 
 def _locked(home: Path) -> bool:
@@ -183,16 +183,3 @@ def _locked(home: Path) -> bool:
             return False
     except Timeout:
         return True
-
-
-@contextmanager
-def _sigterm_exits() -> Iterator[None]:
-    """SIGTERM ends this process by an exception, so that it stops its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -86,10 +86,8 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
     yield "Accuracy", [*accuracy_tables(results)]
     yield "Robust against clean", drawn(draw_frontier(results.rows()), FRONTIER)
     yield "Against other penalties", present(tables.penalty_table(results))
-    yield (
-        "Attacks that training did not use",
-        [tables.unseen_table(threat, runs) for threat, runs in results.unseen.items()],
-    )
+    unseen = [tables.unseen_table(threat, runs) for threat, runs in results.unseen.items()]
+    yield "Attacks that training did not use", [*unseen]
     if found := validations(results):
         yield "Training", drawn(draw_training(found), TRAINING)
     seed = min(run.seed for run in results.runs)
@@ -105,18 +103,15 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
     ]  # fmt: skip
     yield "Findings of the evaluation", findings or ["The attacks reported nothing unusual."]
     job = results.runs[0].record["job"]
-    versions = results.runs[0].evaluations[0].provenance.versions
-    yield (
-        "Configuration and versions",
-        [
-            f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's "
-            "folder holds its whole configuration, its log and its evaluation.",
-            _evaluations(results),
-            "Versions: "
-            + ", ".join(f"{name} {version}" for name, version in versions.items())
-            + ".",
-        ],
+    used = results.runs[0].evaluations[0].provenance.versions
+    versions = ", ".join(f"{name} {version}" for name, version in used.items())
+    settings = (
+        f"First run: recipe {job['recipe']} with {' '.join(job['overrides'])}. Every run's folder "
+        "holds its whole configuration, its log and its evaluation."
     )
+    yield (
+        "Configuration and versions", [settings, _evaluations(results), f"Versions: {versions}."]
+    )  # fmt: skip
 
 
 def _evaluations(results: Results) -> str:
