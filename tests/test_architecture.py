@@ -53,3 +53,21 @@ def test_the_rule_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     wrong = tmp_path / "scores" / "wrong.py"
     wrong.write_text("from ..stein import penalty\nfrom taser.report import page\nimport torch\n")
     assert imported_stages(wrong) == {"stein", "report"}
+
+
+def test_the_library_is_small() -> None:
+    """It can be read in an afternoon."""
+    files = sorted(SOURCE.rglob("*.py"))
+    assert len(files) <= 110
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 15_000
+
+
+def test_a_basename_occurs_once() -> None:
+    names = [path.name for path in SOURCE.rglob("*.py") if not path.name.startswith("__")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_modules_of_packages_are_private() -> None:
+    """The public surface is what a package's __init__ exports; probes is a module of its own."""
+    public = [path for path in SOURCE.rglob("*.py") if not path.name.startswith("_")]
+    assert public == [SOURCE / "probes.py"]

@@ -9,6 +9,7 @@ import pytest
 import typer
 import yaml
 
+import taser
 from taser.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +77,16 @@ def test_every_exported_name_is_in_the_reference(name: str) -> None:
     shown = set(re.findall(rf"^::: taser\.{name}\.(\w+)", text, re.MULTILINE))
     missing = {*import_module(f"taser.{name}").__all__} - shown
     assert not missing, "show these in the reference: ::: taser.<module>.<name>"
+
+
+def test_the_top_level_is_in_the_reference() -> None:
+    text = (DOCS / "reference" / "taser.md").read_text()
+    shown = set(re.findall(r"^::: taser\.(\w+)$", text, re.MULTILINE))
+    submodules = {name for name in taser.__all__ if f"`{name}`" in text}
+    assert shown | submodules == {*taser.__all__}
+    stein = set(re.findall(r"^::: taser\.stein\.(\w+)$", text, re.MULTILINE))
+    at_home = {"Regulariser", "identities"}  # on pages of their own
+    assert stein | shown | at_home >= {*taser.stein.__all__}
 
 
 def test_every_command_is_in_the_reference() -> None:
