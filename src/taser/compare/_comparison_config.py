@@ -138,10 +138,8 @@ class ComparisonConfig:
 
     def __post_init__(self) -> None:
         if "off" not in self.variants or "off" not in (self.scratch or ("off",)):
-            raise ValueError(
-                'variants need one called off (in YAML in quotes, "off"), which the others are '
-                "compared with"
-            )
+            which = "which the others are compared with"
+            raise ValueError(f'variants need one called off (in YAML in quotes, "off"), {which}')
         Threat(self.norm, self.epsilon)
         for attack in (*self.attacks, *self.fewer):
             if attack not in NAMES:

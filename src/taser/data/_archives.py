@@ -25,9 +25,8 @@ LARGEST = 512 * 2**20  # bytes; no file of these data sets comes near it
 
 
 def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
-    """The regular files at `path` whose names (without folders) match a pattern.
+    """The files in the folder (and its folders) or tar archive `path` whose names match a pattern.
 
-    path: a folder, read with the folders directly in it, or a tar archive, however compressed.
     Nothing is unpacked to disk and no link is followed, so no member can reach outside.
     """
     patterns = tuple(patterns)
@@ -63,9 +62,9 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
 class Layout:
     """Files that together hold a data set, and how to decode them.
 
-    train, test: patterns of file names, each of which has to match a file.
-    decode: for each pattern of one part takes the contents of the files that match it, in the order
-    of their names; returns the examples as bytes. It may raise anything.
+    train, test: patterns of file names, each of which has to match a file; decode: takes for each
+    pattern the contents of the files that match it, in the order of their names. It may raise
+    anything.
     """
 
     what: str
@@ -94,15 +93,11 @@ def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examp
         except ImportError:  # pyarrow may be missing
             raise
         except Exception as error:  # a damaged pickle or picture can raise nearly anything
-            raise FetchError(
-                f"{path} does not hold {layout.what}, or a file is truncated or damaged "
-                f"({type(error).__name__}): {error}"
-            ) from error
+            what = f"{layout.what}, or a file is truncated or damaged ({type(error).__name__})"
+            raise FetchError(f"{path} does not hold {what}: {error}") from error
     wanted = "; ".join(f"{way.what} ({', '.join((*way.train, *way.test))})" for way in layouts)
-    raise FetchError(
-        f"{path} does not hold all files of any known layout. Wanted {wanted}; "
-        f"got {', '.join(sorted(found)) or 'none of these files'}"
-    )
+    got = ", ".join(sorted(found)) or "none of these files"
+    raise FetchError(f"{path} holds no known layout in full. Wanted {wanted}; got {got}")
 
 
 def _decode_idx(content: bytes) -> np.ndarray:
@@ -133,10 +128,8 @@ def _decode_rows(content: bytes) -> np.ndarray:
         pixels = np.asarray(png)
     side = isqrt(pixels.shape[1])
     if pixels.ndim != 3 or pixels.shape[1:] != (side**2, 3):
-        raise ValueError(
-            "wanted an RGB picture whose width is a square number, one image a row; got an array "
-            f"of shape {pixels.shape}"
-        )
+        wanted = "an RGB picture whose width is a square number, one image a row"
+        raise ValueError(f"wanted {wanted}; got an array of shape {pixels.shape}")
     return pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
 
 
@@ -163,10 +156,8 @@ class _ArrayUnpickler(pickle.Unpickler):
             ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in old protocols
         }
         if (module, name) not in allowed:
-            raise pickle.UnpicklingError(
-                f"a batch file asks for {module}.{name}, which no batch of CIFAR-10 needs: it may "
-                "be an attempt to run code, and was not read"
-            )
+            why = "which no batch of CIFAR-10 needs: it may try to run code, and was not read"
+            raise pickle.UnpicklingError(f"a batch file asks for {module}.{name}, {why}")
         return allowed[module, name]
 
 

@@ -84,18 +84,11 @@ class Batches:
     :meth:`load_state_dict` are those that would have followed. Iterating again after a break goes
     on in the same epoch.
 
-    examples
-        A split, or a pair of tensors (x, y).
-    scores
-        (N, *), the score field of each example, such as a cache of it: a tensor or an array, which
-        may be mapped from disk and of half precision; batches have the type of x.
-    augment
-        For instance :class:`CropAndFlip`.
-    shuffle
-        A new order in each epoch.
-    smallest
-        An epoch's last, smaller batch is kept. If it has fewer rows than this, they join the batch
-        before it: one row has no variance, neither for BatchNorm nor for the penalty.
+    examples: a split, or a pair of tensors (x, y); scores: (N, *), the score field of each example,
+    a tensor or an array, which may be mapped from disk and of half precision; augment: for instance
+    :class:`CropAndFlip`; shuffle: a new order in each epoch; smallest: if an epoch's last batch has
+    fewer rows than this, they join the batch before it: one row has no variance, neither for
+    BatchNorm nor for the penalty.
     """
 
     def __init__(
@@ -179,9 +172,9 @@ class Batches:
         here = self.state_dict()
         for name in ("examples", "batch_size", "seed", "shuffle"):
             if state.get(name) != here[name]:
+                why = f"here it is {here[name]}, which would give other batches"
                 raise ValueError(
-                    f"the saved state is of batches with {name}={state.get(name)}; here it is "
-                    f"{here[name]}, which would give other batches"
+                    f"the saved state is of batches with {name}={state.get(name)}; {why}"
                 )
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
         self._drop_last = bool(state["drop_last"])  # as runs of older versions did

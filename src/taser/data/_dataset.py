@@ -24,10 +24,8 @@ class Split:
     """Inputs x with their labels or targets y; treat both as read-only.
 
     stored: images (N, C, H, W), float32 in [0, 1] or bytes that stand for k/255; or vectors (N, d),
-    float32. y: class numbers (N,), int64, or targets (N,), float32.
-
-    Bytes take a quarter of the memory: `x` converts all of them at its first use, `rows`
-    only the rows that a batch needs.
+    float32. y: class numbers (N,), int64, or targets (N,), float32. `x` converts all bytes at its
+    first use, `rows` only the rows that a batch needs.
 
     >>> import torch
     >>> split = Split(torch.rand(5, 1, 8, 8), torch.arange(5))
@@ -42,15 +40,11 @@ class Split:
         x, y, got = self.stored, self.y, f"got {tuple(self.stored.shape)} of {self.stored.dtype}"
         floats = x.ndim in (2, 4) and x.dtype == torch.float32
         if not (floats or (x.ndim == 4 and x.dtype == torch.uint8)):
-            raise ValueError(
-                "x should be float32 images (N, C, H, W) or vectors (N, d), or images as uint8; "
-                + got
-            )
+            wanted = "float32 images (N, C, H, W) or vectors (N, d), or images as uint8"
+            raise ValueError(f"x should be {wanted}; {got}")
         if y.shape != x.shape[:1] or y.dtype not in (torch.int64, torch.float32):
-            raise ValueError(
-                f"y should be ({len(x)},), one int64 label or float32 target for each row of x; "
-                f"got {tuple(y.shape)} of {y.dtype}"
-            )
+            wanted = f"({len(x)},), one int64 label or float32 target for each row of x"
+            raise ValueError(f"y should be {wanted}; got {tuple(y.shape)} of {y.dtype}")
         if x.numel() == 0:
             raise ValueError(f"a split should hold at least one example; {got}")
         for name, values in (("y", y), ("x", x)):
@@ -58,10 +52,8 @@ class Split:
             if not isfinite(high - low):
                 raise ValueError(f"{name} should be finite; it has NaN or infinite entries")
         if floats and self.is_images and (low < -TOLERANCE or high > 1 + TOLERANCE):
-            raise ValueError(
-                f"images should have values in [0, 1]; got values from {low:g} to {high:g}"
-                + (" (divide bytes by 255)" if high > 2 else "")
-            )
+            got = f"{low:g} to {high:g}" + " (divide bytes by 255)" * (high > 2)
+            raise ValueError(f"images should have values in [0, 1]; got values from {got}")
 
     def __repr__(self) -> str:
         return f"Split({len(self):,} inputs of shape {self.shape})"
@@ -129,9 +121,6 @@ def subset(total: int, n: int, seed: int = 0) -> Tensor:
 class Standardisation:
     """u = (x − mean) / std over the last dimension; fitted on the training part only.
 
-    mean, std: one number for each feature. Save it with the model that was trained on u: a new x
-    has to be scaled by the same numbers.
-
     >>> import torch
     >>> scale = Standardisation.fit(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
     >>> scale.apply(torch.tensor([[2.0, 6.0]]))
@@ -146,10 +135,8 @@ class Standardisation:
             sizes = f"{len(self.mean)} means and {len(self.std)} stds"
             raise ValueError(f"wanted one mean and one std for each feature; got {sizes}")
         if not all(map(isfinite, self.mean)) or not all(0 < std < inf for std in self.std):
-            raise ValueError(
-                "every mean should be finite, and every std positive and finite; "
-                f"got {list(self.mean)} and {list(self.std)}"
-            )
+            wanted = "every mean should be finite, and every std positive and finite"
+            raise ValueError(f"{wanted}; got {list(self.mean)} and {list(self.std)}")
 
     @classmethod
     def fit(cls, x: Tensor) -> "Standardisation":
@@ -176,9 +163,8 @@ class Standardisation:
 
     def _tensors(self, x: Tensor) -> Tensor:
         if x.ndim == 0 or x.shape[-1] != len(self.mean):
-            raise ValueError(
-                f"x should end in the dimension of {len(self.mean)} features; got {tuple(x.shape)}"
-            )
+            wanted = f"the dimension of {len(self.mean)} features"
+            raise ValueError(f"x should end in {wanted}; got {tuple(x.shape)}")
         return torch.tensor([self.mean, self.std], dtype=torch.float64, device=x.device)
 
 
@@ -189,10 +175,9 @@ Task = Literal["classification", "regression"]
 class Dataset:
     """Three splits that share no example, with the names and scales of their numbers.
 
-    classes: the name of each class number, or None for regression.
-    columns: the names of the features of a table, or None.
-    standardisation: how the features of a table were scaled, or None; keep it with the model.
-    target_standardisation: the same for the targets of a regression.
+    classes: the name of each class number, or None for regression; columns: the names of a table's
+    features, or None; standardisation, target_standardisation: how the features of a table and the
+    targets of a regression were scaled, or None; keep both with the model.
     """
 
     name: str
@@ -211,18 +196,15 @@ class Dataset:
             wanted = f"int64 labels in 0…{len(self.classes) - 1}, one for each class"
         for part, split in self.splits.items():
             if split.shape != self.input_shape:
-                raise ValueError(
-                    f"the {part} inputs of {self.name} have shape {split.shape}, "
-                    f"the training inputs {self.input_shape}: they should be the same"
-                )
+                shapes = f"{split.shape}, the training inputs {self.input_shape}"
+                where = f"the {part} inputs of {self.name} have shape"
+                raise ValueError(f"{where} {shapes}: they should be the same")
             low, high = (end.item() for end in torch.aminmax(split.y))
             if split.y.dtype != (torch.float32 if self.classes is None else torch.int64) or (
                 self.classes is not None and not 0 <= low <= high < len(self.classes)
             ):
-                raise ValueError(
-                    f"y of the {part} part of {self.name} should be {wanted}; "
-                    f"got {split.y.dtype} from {low} to {high}"
-                )
+                got = f"got {split.y.dtype} from {low} to {high}"
+                raise ValueError(f"y of the {part} part of {self.name} should be {wanted}; {got}")
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -289,9 +271,8 @@ class Preprocessing:
         own, columns = dataset.columns, self.columns
         if columns is not None and own is not None:
             if missing := [name for name in columns if name not in own]:
-                raise ValueError(
-                    f"{dataset.name} has no column {missing[0]!r}, which the model was trained on"
-                )
+                why = "which the model was trained on"
+                raise ValueError(f"{dataset.name} has no column {missing[0]!r}, {why}")
             places = torch.tensor([own.index(name) for name in columns])
             dataset = dataset._map(lambda s: Split(s.x[:, places], s.y), columns=columns)
         dataset, names = self.standardise(dataset), self.classes
@@ -301,10 +282,8 @@ class Preprocessing:
         if not set(dataset.classes) <= numbers.keys():
             numbers = {str(number): number for number in range(len(names))}
         if unknown := [name for name in dataset.classes if name not in numbers]:
-            raise ValueError(
-                f"{dataset.name} has a class {unknown[0]!r}, and the model was trained on others: "
-                f"{', '.join(names)}"
-            )
+            others = f"the model was trained on others: {', '.join(names)}"
+            raise ValueError(f"{dataset.name} has a class {unknown[0]!r}, and {others}")
         number = torch.tensor([numbers[name] for name in dataset.classes])
         return dataset._map(lambda split: replace(split, y=number[split.y]), classes=names)
 

@@ -23,22 +23,16 @@ def load(
 ) -> Dataset:  # fmt: skip
     """A data set as tensors, with splits that are the same on every machine.
 
-    name_or_path
-        A name ("digits", "cifar10", …), a folder of images by class, an .npz, .csv or .parquet. A
-        name comes first: a folder that is called like one is "./digits".
-    root, verify
-        The cache of fetched data sets, and whether to hash every byte of it rather than to trust
-        sizes and checksums.
-    validation, test, seed
-        The shares that are held out where the source has no such part: the test part first, if
-        at all, then the validation part of what is left for training; the same share of each class.
-    size
-        For a folder: (H, W) or one number to resize images to.
-    target, ignore, task
-        For a table: the column to predict, columns to leave out, and "classification" or
-        "regression" where it should not be guessed.
-    standardise
-        Whether vectors are standardised by their training part; by default they are.
+    name_or_path: a name ("digits", "cifar10", …), a folder of images by class, an .npz, .csv or
+    .parquet; a name comes first: a folder that is called like one is "./digits".
+
+    root, verify: the cache of fetched data sets, and whether to hash every byte of it rather than
+    to trust sizes and checksums; validation, test, seed: the shares that are held out where the
+    source has no such part: the test part first, then the validation part of what is left; the same
+    share of each class; size: for a folder, (H, W) or one number to resize images to; target,
+    ignore, task: for a table, the column to predict, columns to leave out, and "classification" or
+    "regression" where it should not be guessed; standardise: whether vectors are standardised by
+    their training part, by default they are.
 
     >>> digits = load("digits")
     >>> digits.input_shape, len(digits.train), len(digits.validation), len(digits.test)
@@ -77,10 +71,8 @@ def load(
     name = spec.name if spec is not None else path.stem if path.is_file() else path.name
     dataset = _split(name, raw, {"test": test, "validation": validation}, seed)
     if dataset.train.is_images and standardise:
-        raise ValueError(
-            f"standardise is for vectors, and {name} holds images: their pixels stay in [0, 1], "
-            "and models normalise inside"
-        )
+        why = "their pixels stay in [0, 1], and models normalise inside"
+        raise ValueError(f"standardise is for vectors, and {name} holds images: {why}")
     if dataset.train.is_images or standardise is False:
         return dataset
     features = Standardisation.fit(dataset.train.x)

@@ -23,11 +23,7 @@ Examples = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class RawDataset:
-    """What a source has of "train", "validation" and "test"; `load` holds out what is missing.
-
-    classes: the name of each class number in y, or None if y is the target of a regression.
-    columns: the names of the features of a table, or None.
-    """
+    """What a source has of "train", "validation" and "test"; `load` holds out what is missing."""
 
     parts: dict[str, Examples]
     classes: tuple[str, ...] | None = None
@@ -82,18 +78,15 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Raw
     for _, file in (pair for named in files.values() for pair in named):
         with _opened(file) as image:
             if image.mode in DEEP:
-                raise ValueError(
-                    f"{file} has more than eight bits a channel (mode {image.mode}), and how to "
-                    "scale it to [0, 1] is not known: convert it to eight"
-                )
+                what = f"more than eight bits a channel (mode {image.mode})"
+                raise ValueError(f"{file} has {what}: convert it to eight")
             grey = grey and image.mode in ("1", "L")
             width, height = image.size
             shape = shape or (height, width)
             if size is None and shape != (height, width):
-                raise ValueError(
-                    "the images should be of one size, or size= (data.size in a recipe) be given: "
-                    f"{first} is {shape[1]}×{shape[0]}, {file} is {width}×{height}"
-                )
+                wanted = "of one size, or size= (data.size in a recipe) be given"
+                got = f"{first} is {shape[1]}×{shape[0]}, {file} is {width}×{height}"
+                raise ValueError(f"the images should be {wanted}: {got}")
     assert shape is not None  # every class has an image
     parts = {}
     for part, named in files.items():
@@ -124,10 +117,8 @@ def _images_by_class(root: Path) -> list[tuple[str, Path]]:
         if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
     ]  # fmt: skip
     if empty := sorted({folder.name for folder in folders} - {name for name, _ in files}):
-        raise ValueError(
-            f"no images in the class folder{'s' * (len(empty) > 1)} {', '.join(empty)} of {root}; "
-            f"wanted files ending in {', '.join(SUFFIXES)}"
-        )
+        folder = f"class folder{'s' * (len(empty) > 1)} {', '.join(empty)} of {root}"
+        raise ValueError(f"no images in the {folder}; wanted files ending in {', '.join(SUFFIXES)}")
     return files
 
 
@@ -151,9 +142,8 @@ def read_npz(path: Path) -> RawDataset:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is truncated, is no .npz file or holds pickled objects: {error}"
-        ) from error
+        what = "is truncated, is no .npz file or holds pickled objects"
+        raise ValueError(f"{path} {what}: {error}") from error
     suffixes = {part: [f"_{name}" for name in names] for part, names in PARTS.items()}
     if {"x", "y"} <= arrays.keys():
         suffixes = {"train": [""]}
@@ -177,19 +167,15 @@ def _arrays(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
     if x.dtype.kind not in "buif":
         raise ValueError(f"x{suffix} should hold numbers; got {x.dtype}")
     if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
-        raise ValueError(
-            f"images should be (N, C, H, W); x{suffix} is {x.shape}, which looks like "
-            "(N, H, W, C): save it as x.transpose(0, 3, 1, 2)"
-        )
+        got = f"{x.shape}, which looks like (N, H, W, C): save it as x.transpose(0, 3, 1, 2)"
+        raise ValueError(f"images should be (N, C, H, W); x{suffix} is {got}")
     if x.ndim not in (2, 3, 4):
         wanted = "images (N, C, H, W) or (N, H, W), or vectors (N, d)"
         raise ValueError(f"x{suffix} should be {wanted}; got {x.shape}")
     y = y[:, 0] if y.shape[1:] == (1,) else y
     if y.ndim != 1 or y.dtype.kind not in "buifU":
-        raise ValueError(
-            f"y{suffix} should be (N,), labels or targets; got {y.shape} of {y.dtype}"
-            + (" (one-hot? y.argmax(1))" if y.ndim == 2 else "")
-        )
+        got = f"{y.shape} of {y.dtype}" + " (one-hot? y.argmax(1))" * (y.ndim == 2)
+        raise ValueError(f"y{suffix} should be (N,), labels or targets; got {got}")
     if len(x) != len(y):
         raise ValueError(f"x{suffix} has {len(x)} rows, but y{suffix} has {len(y)}")
     return (x[:, None] if x.ndim == 3 else x), y
@@ -248,11 +234,9 @@ def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
         return values
     singles = (_floats(column[row : row + 1]) for row in range(len(column)))
     row = next(r for r, value in enumerate(singles) if value is None or not np.isfinite(value))
-    raise ValueError(
-        f"column {name!r} of {path} should hold finite numbers only; row {row + 1} has "
-        f"{str(column[row])!r}. Encode it, drop those rows, or leave it out with ignore={[name]!r} "
-        "(data.ignore in a recipe)"
-    )
+    wanted = f"column {name!r} of {path} should hold finite numbers only"
+    ways = f"drop those rows, or leave it out with ignore={[name]!r} (data.ignore in a recipe)"
+    raise ValueError(f"{wanted}; row {row + 1} has {str(column[row])!r}. Encode it, {ways}")
 
 
 def _csv(path: Path) -> dict[str, np.ndarray]:
@@ -275,9 +259,7 @@ def pyarrow_parquet() -> Any:
     try:
         return import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError(
-            "reading Parquet files needs pyarrow, which is not installed: pip install pyarrow"
-        ) from error
+        raise ImportError("reading Parquet files needs pyarrow: pip install pyarrow") from error
 
 
 def _parquet(path: Path) -> dict[str, np.ndarray]:

@@ -69,10 +69,8 @@ def apt(work: Path, progress: Progress, package: str) -> Path:
     except FetchError as error:
         if "not installed" in str(error):
             raise
-        raise FetchError(
-            f"{error}. A list of packages that is missing or old could be the reason: "
-            "`apt-get update` renews it, for the whole machine"
-        ) from error
+        advice = "`apt-get update` renews it, for the whole machine"
+        raise FetchError(f"{error}. Is the list of packages missing or old? {advice}") from error
     files = work / "files.tar"
     run_client(["dpkg-deb", "--fsys-tarfile", only_file(work, "*.deb").name], work, output=files)
     return files
