@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from taser._tensors import full_precision, noise_like, rows_like
 
 Norm = Literal["linf", "l2"]
+Rng = torch.Generator | None
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,10 @@ class Threat:
             raise ValueError(f"epsilon should be positive; got {self.epsilon}")
         low, high = self.low, self.high
         if (low is None) != (high is None) or (low is not None and not low < high):  # type: ignore[operator]
-            raise ValueError(
-                f"low and high should be numbers, low < high, or None; got {low}, {high}"
-            )
+            raise ValueError(f"low and high should be None or low < high; got {low} and {high}")
         if (self.norm, low, high) == ("linf", 0.0, 1.0) and self.epsilon > 1.0:
-            raise ValueError(
-                f"epsilon={self.epsilon:g} is wider than the pixels' range [0, 1]; "
-                f"did you mean {self.epsilon:g}/255?"
-            )
+            wide = f"{self.epsilon:g}"
+            raise ValueError(f"epsilon={wide} is wider than [0, 1]; did you mean {wide}/255?")
 
     def project(self, moved: Tensor, x: Tensor) -> Tensor:
         """The nearest allowed point (for ℓ2: into the ball, then into the box). (B, *) → (B, *)."""
@@ -69,7 +66,7 @@ class Threat:
             return gradient.sign()
         return gradient / lengths(gradient).clamp_min(1e-12)
 
-    def random(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def random(self, x: Tensor, generator: Rng = None) -> Tensor:
         """A point drawn evenly from the ball around each x, put into the box. (B, *) → (B, *)."""
         if self.norm == "linf":
             change = 2 * torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
@@ -125,10 +122,8 @@ def shown(value: float) -> str:
 
 
 def inside(threat: Threat, moved: Tensor, x: Tensor) -> Tensor:
-    """True where a point is in the ball around x and in the box, up to rounding. (B, *) → (B,).
-
-    x ± ε in float32 is off by half a unit in the last place of x: that much is allowed.
-    """
+    """True where a point is in the ball around x and in the box, up to rounding. (B, *) → (B,)."""
+    # x ± ε in float32 is off by half a unit in the last place of x.
     rounding = 2 * torch.finfo(x.dtype).eps * x.abs().flatten(1).amax(1) + 1e-5 * threat.epsilon
     close = threat.distance(moved, x) <= threat.epsilon + rounding
     boxed = (moved - threat.into_box(moved)).abs().flatten(1).amax(1) <= rounding
@@ -146,9 +141,9 @@ AttackLoss = Callable[[Tensor, Tensor], Tensor]
 class Attack(Protocol):
     """A search for a wrong answer inside a threat's ball; yours needs no base class.
 
-    name: what tables and records call it. An attack that notices something odd about the model
-    warns with an :class:`AttackWarning`. It may have `passes`, the forward passes that an example
-    costs at most, a backward pass counting two: progress and the time left are estimated from it.
+    name: what records call it. Oddities of the model are warned of by :class:`AttackWarning`s. It
+    may have `passes`, the forward passes that an example costs at most, a backward pass counting
+    two: progress and the time left are estimated from it.
     """
 
     @property
@@ -157,30 +152,22 @@ class Attack(Protocol):
     @property
     def threat(self) -> Threat: ...
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """The attacked inputs, (B, *), detached. x: (B, *); y: (B,), class numbers."""
-        ...
 
 
 @runtime_checkable
 class LossAttack(Attack, Protocol):
-    """An attack that ascends a loss of the caller's choice: PGD, FGSM, RestartedPGD.
-
-    loss: what it ascends where the call names no other. Objectives whose inner maximum is not that
-    of the cross-entropy, such as TRADES, need one of these.
-    """
+    """An attack that ascends a loss of the caller's choice, by default its own: PGD, FGSM, …"""
 
     @property
     def loss(self) -> AttackLoss: ...
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
-        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+        loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
         """The attacked inputs, (B, *), detached. x: (B, *); y: (B,)."""
-        ...
 
 
 class AttackWarning(UserWarning):
@@ -217,15 +204,10 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 class WorstPoints:
-    """The worst points found so far, by the margin loss max_{j≠y} z_j − z_y.
-
-    x: (B, *), the points; loss: (B,), positive where the model errs. The clean examples are the
-    first points, so an attack that starts here never returns anything milder.
-    """
+    """The worst points found so far, x: (B, *), and their margin loss, (B,); x itself at first."""
 
     def __init__(self, model: Model, x: Tensor, y: Tensor) -> None:
-        self.x = x.detach().clone()
-        self.y = y
+        self.x, self.y = x.detach().clone(), y
         with torch.no_grad():
             self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
 
@@ -235,10 +217,7 @@ class WorstPoints:
         return (~(self.loss > 0)).nonzero()[:, 0]
 
     def update(self, rows: Tensor, moved: Tensor, logits: Tensor) -> Tensor:
-        """Keep the points that are worse than those before; True where a row is still unbroken.
-
-        rows: (R,) numbers of examples; moved: (R, *) points; logits: (R, C), the model's output.
-        """
+        """Keep worse points, (R, *), of the examples `rows`; True where one is still unbroken."""
         loss = margin(logits.detach(), self.y[rows])
         worse = loss > self.loss[rows]
         self.x[rows[worse]] = moved.detach()[worse]
@@ -248,14 +227,10 @@ class WorstPoints:
 
 def short_repr(attack: Any) -> str:
     """An attack's class and options; a function is shown by its name, a network by its class."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, nn.Module):
-            return type(value).__name__
-        return getattr(value, "__qualname__", None) or repr(value)
-
-    options = ", ".join(f"{f.name}={shown(getattr(attack, f.name))}" for f in fields(attack))
-    return f"{type(attack).__name__}({options})"
+    values = {field.name: getattr(attack, field.name) for field in fields(attack)}
+    named = {k: type(v) if isinstance(v, nn.Module) else v for k, v in values.items()}
+    options = (f"{k}={getattr(v, '__qualname__', None) or repr(v)}" for k, v in named.items())
+    return f"{type(attack).__name__}({', '.join(options)})"
 
 
 def check_positive(attack: object, *options: str) -> None:

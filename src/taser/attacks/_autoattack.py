@@ -16,7 +16,7 @@ from torch import Tensor
 from taser._tensors import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
-from ._attack import Attack, AttackWarning, Model, Threat, cross_entropy, inside
+from ._attack import Attack, AttackWarning, Model, Rng, Threat, cross_entropy, inside
 from ._pgd import FGSM, RestartedPGD
 from ._simple import Cascade, RandomNoise
 from ._spsa import SPSA
@@ -47,14 +47,11 @@ class _AllBroken(Exception):
 class EarlyExit:
     """A model that stops computing an example as soon as it got it wrong.
 
-    The package's attacks with a fixed number of steps run all of their examples to the end. They
-    call this object instead of the model: it keeps the first wrongly classified point inside the
-    ball, returns made-up logits for that row from then on (wrong, without gradient), and ends the
-    run when no example is left; the others are attacked as they would have been. For the clean
-    examples, without a gradient, it repeats its first logits, also for a model that draws.
-
-    x: (B, *); y: (B,). ranking: (B, C), classes by clean logit, the smallest first; found: (B, *),
-    the wrongly classified points, x itself where there is none; broken: (B,).
+    The package's attacks call it instead of the model: it keeps the first wrongly classified point
+    inside the ball (`found`, x itself where there is none), returns made-up logits for that row
+    from then on (wrong, without gradient), and ends the run when no example is left; the others
+    are attacked as they would have been. For the clean examples, without a gradient, it repeats
+    its first logits, also for a model that draws. ranking: (B, C), the smallest clean logit first.
     """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor, threat: Threat) -> None:
@@ -107,8 +104,7 @@ TARGETS = 9  # classes that targeted attacks try, as in the standard version
 class AutoAttackPart:
     """One attack of AutoAttack, with the standard version's settings.
 
-    Broken examples leave at once, see :class:`EarlyExit`. The draws are those of the package with
-    this seed, and so are the verdicts.
+    Broken examples leave at once; draws and verdicts are those of the package with this seed.
     """
 
     part: Part
@@ -122,9 +118,7 @@ class AutoAttackPart:
         """As the package calls it."""
         return self.part
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         del generator  # the package seeds itself
         low, high = self.threat.box_around(x)
@@ -192,8 +186,7 @@ def autoattack(
 ) -> Cascade:
     """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB, Square.
 
-    Targeted DLR needs four classes and Square with ℓ2 needs images: where they cannot be had,
-    others take their place, and the cascade's note says which.
+    Targeted DLR needs four classes and Square with ℓ2 images; else the note says what is run.
     """
     threat = threat or Threat()
     if classes < 2:
@@ -215,10 +208,7 @@ def autoattack(
 
 
 def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
-    """The package's own checks of a model, as :class:`AttackWarning`s.
-
-    Are its outputs random, probabilities, or found by an optimisation of its own?
-    """
+    """The package's checks of a model (random? probabilities?), as :class:`AttackWarning`s."""
     from pyautoattack import checks
 
     def copied(x: Tensor) -> Tensor:
@@ -232,21 +222,15 @@ def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
 
 
 OURS: dict[str, Callable[[Threat], Attack]] = {
-    "spsa": SPSA,
-    "spsa-strong": SPSA.strong,
-    "pgd": RestartedPGD,
+    "spsa": SPSA, "spsa-strong": SPSA.strong, "pgd": RestartedPGD,
     "pgd-ce": partial(RestartedPGD, loss=cross_entropy, name="pgd-ce"),
-    "fgsm": FGSM,
-    "noise": RandomNoise,
-}
+    "fgsm": FGSM, "noise": RandomNoise,
+}  # fmt: skip
 NAMES = ("autoattack", *OURS, *get_args(Part))
 
 
 def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:
-    """The attack that recipes and the command line call `name`, for a model with so many classes.
-
-    images: whether inputs are (C, H, W); seed: AutoAttack's own.
-    """
+    """The attack that recipes and the command line call `name`; images: are inputs (C, H, W)?"""
     if name in OURS:
         return OURS[name](threat)
     if name == "autoattack":

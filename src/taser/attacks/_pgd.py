@@ -12,6 +12,7 @@ from taser.stein._model_state import eval_mode
 from ._attack import (
     AttackLoss,
     Model,
+    Rng,
     Threat,
     WorstPoints,
     check_positive,
@@ -27,14 +28,10 @@ GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
 def outputs_and_gradient(
     model: Model, x: Tensor, y: Tensor, loss: AttackLoss
 ) -> tuple[Tensor, Tensor]:
-    """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached.
-
-    Each row of the gradient is that example's own if the model does not couple examples. The model
-    gets a copy of x, for its first layer may work in place.
-    """
+    """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        outputs = model(x.clone())
+        outputs = model(x.clone())  # a first layer may work in place
         (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
     return outputs.detach(), gradient
 
@@ -48,17 +45,10 @@ def input_gradient(model: Model, x: Tensor, y: Tensor, loss: AttackLoss) -> Tens
 class PGD:
     """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball; the last iterate.
 
-    step_size
-        η; None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
-    start
-        "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
-        "clean": x itself.
-    loss
-        What is ascended where the call names no other loss.
-    name
-        "pgd-10" for ten steps, unless you give another.
-
-    The model runs in eval mode, and neither its statistics nor its gradients change.
+    step_size: η; None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
+    start: "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
+    "clean": x itself. loss: ascended where the call names no other. name: by default "pgd-10" for
+    ten steps. The model runs in eval mode; neither its statistics nor its gradients change.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -85,21 +75,18 @@ class PGD:
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
-        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+        loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
         """Adversarial inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
-        moved = self._begin(x, generator)
+        moved = self.threat.random(x, generator) if self.start == "random" else x
+        if self.start == "gaussian":
+            moved = x + GAUSSIAN_START * noise_like(x, generator)
         with eval_mode(model, freeze=True):
             for _ in range(self.steps):
                 gradient = input_gradient(model, moved, y, loss or self.loss)
                 moved = self.threat.project(moved + self.length * self.threat.ascent(gradient), x)
         return moved
-
-    def _begin(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        if self.start != "gaussian":
-            return self.threat.random(x, generator) if self.start == "random" else x
-        return x + GAUSSIAN_START * noise_like(x, generator)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,7 +102,7 @@ class FGSM:
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
-        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+        loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
         """Attacked inputs, (B, *), detached. y: (B,)."""
         one_step = PGD(self.threat, 1, self.threat.epsilon, "clean")
@@ -126,13 +113,9 @@ class FGSM:
 class RestartedPGD:
     """PGD for evaluation: from `restarts` random points, or from x itself; the worst point found.
 
-    step_size
-        None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
-    loss
-        What is ascended; by default the margin, which unlike cross-entropy cannot saturate.
-
-    An example leaves at the first step that breaks it; of the others the point with the largest
-    margin loss is kept.
+    step_size: None: 2.5·ε/steps; loss: by default the margin, which unlike cross-entropy cannot
+    saturate. An example leaves at the first step that breaks it; of the others the point with the
+    largest margin loss is kept.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -155,7 +138,7 @@ class RestartedPGD:
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
-        loss: AttackLoss | None = None, generator: torch.Generator | None = None,
+        loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
         """Attacked inputs, (B, *), detached. y: (B,)."""
         x, loss = x.detach(), loss or self.loss
@@ -183,10 +166,6 @@ class RestartedPGD:
 
 
 class LastingPGD(RestartedPGD):
-    """RestartedPGD without early exit: every example is ascended to the end, from every start.
-
-    For :class:`Transfer`: a point that barely crosses the surrogate's boundary says little of
-    another model.
-    """
+    """RestartedPGD without early exit, for :class:`Transfer`: points far beyond the boundary."""
 
     early_exit = False

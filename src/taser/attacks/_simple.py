@@ -10,7 +10,7 @@ from torch import Tensor
 from taser._tensors import rows_like
 from taser.stein._model_state import eval_mode
 
-from ._attack import Attack, Model, Threat, WorstPoints, check_positive, short_repr
+from ._attack import Attack, Model, Rng, Threat, WorstPoints, check_positive, short_repr
 
 BISECTIONS = 10  # a radius to a thousandth of the box
 
@@ -28,9 +28,7 @@ class RandomNoise:
 
     passes = property(lambda self: self.samples)
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = WorstPoints(model, x, y)
@@ -47,10 +45,9 @@ class RandomNoise:
 class RaySearch:
     """min_d r(d) over d ∈ {−1, 1}^D, r(d) the distance along d at which the class changes.
 
-    RayS (Chen & Gu, 2020), an ℓ∞ attack by the predicted class alone. The signs of blocks of d are
-    flipped, first of the whole, then of halves, quarters, …; a flip is kept if the class at the
-    present radius is still wrong, and bisection finds the new radius. That takes one query for
-    each of `trials` flips, and ten more for each flip that is kept.
+    RayS (Chen & Gu, 2020), an ℓ∞ attack by the predicted class alone. The signs of d are flipped,
+    first of all, then of halves, quarters, …, `trials` times; a flip is kept if the class at the
+    present radius is still wrong, and bisection by ten queries finds the new radius.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -62,13 +59,10 @@ class RaySearch:
             raise ValueError(f"ray search is made for ℓ∞; got {self.threat}")
         check_positive(self, "trials")
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
         del generator  # nothing is drawn
-        x = x.detach()
-        flat = x.flatten(1)
+        x, flat = x.detach(), x.detach().flatten(1)
         direction = torch.ones_like(flat)
         low, high = self.threat.box_around(x)
         radius = flat.new_full((len(x),), high - low)
@@ -110,8 +104,8 @@ class RaySearch:
 class Transfer:
     """The points that `attack` finds against `surrogate`, tried on the model.
 
-    It never runs the model: where it beats a white-box attack, gradients are masked. The attack
-    should not stop where the surrogate errs: :class:`LastingPGD` goes on.
+    Where it beats a white-box attack, gradients are masked. :class:`LastingPGD` suits it: it does
+    not stop where the surrogate errs.
     """
 
     attack: Attack
@@ -127,9 +121,7 @@ class Transfer:
 
     passes = property(lambda self: getattr(self.attack, "passes", 1))
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         del model  # the surrogate is attacked instead
         return self.attack(self.surrogate, x, y, generator=generator)
@@ -137,10 +129,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Attacks one after the other, each on the examples that the earlier ones did not break.
-
-    note: what a reader of its results should know.
-    """
+    """Attacks, each on the examples that the earlier ones did not break; note: for its reader."""
 
     name: str
     stages: Sequence[Attack]
@@ -155,9 +144,7 @@ class Cascade:
         """The ball that all stages share."""
         return self.stages[0].threat
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         found = x.detach().clone()
         with eval_mode(model, freeze=True), torch.no_grad():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, Threat, WorstPoints, check_positive, margin
+from ._attack import Model, Rng, Threat, WorstPoints, check_positive, margin
 
 Rule = Literal["adam", "momentum"]
 BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
@@ -23,19 +23,15 @@ class SPSA:
 
         ĝ(x) = 1/n Σ_i [ℓ(x + δ v_i) − ℓ(x − δ v_i)] / (2δ) · v_i,   v_i ∈ {−1, 1}^d
 
-    It needs no gradients, so it is not fooled where they are hidden. The defaults are those of the
-    paper, 32 iterations × 128 samples, which are weak; :meth:`strong` is much stronger.
-    The point with the largest margin loss is kept, and broken examples leave at once.
+    The defaults are those of the paper, which are weak; :meth:`strong` is much stronger. The point
+    with the largest margin loss is kept, and broken examples leave at once.
 
-    step_size
-        None: the paper's 0.01, or 2ε/iterations where that is larger and the ball is ℓ∞ or has no
-        box, so that the ball's edge can be reached.
-    rule
-        "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates, steepest
-        in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which forget how
-        large each pixel's slope is, stop short of what PGD finds; these do not.
-    chunk
-        Inputs in one forward pass, fewer if they are large; two for each example, if that is more.
+    step_size: None: the paper's 0.01, or 2ε/iterations where that is larger and the ball is ℓ∞ or
+    has no box, so that the ball's edge can be reached.
+    rule: "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates,
+    steepest in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which
+    forget how large each pixel's slope is, stop short of what PGD finds; these do not.
+    chunk: inputs in one forward pass, fewer if they are large, but two for each example.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -60,16 +56,11 @@ class SPSA:
     def strong(cls, threat: Threat | None = None) -> Self:
         """100 iterations × 512 samples, by steps that fall from ε/2."""
         threat = threat or Threat()
-        return cls(
-            threat, iterations=100, samples=512, step_size=threat.epsilon / 2, rule="momentum",
-            name="spsa-strong",
-        )  # fmt: skip
+        return cls(threat, 100, 512, 0.01, threat.epsilon / 2, "momentum", name="spsa-strong")
 
     passes = property(lambda self: self.iterations * (2 * self.samples + 1))
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached. y: (B,)."""
         assert self.step_size is not None
         x = x.detach()
@@ -94,13 +85,8 @@ class SPSA:
                 rows = rows[worst.update(rows, moved[rows], model(moved[rows]))]
         return worst.x
 
-    def gradient(
-        self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """ĝ, (B, *): the mean over `samples` pairs of queries, as many at once as `chunk` allows.
-
-        The query points may leave the ball and the box by δ; none of them is returned.
-        """
+    def gradient(self, model: Model, x: Tensor, y: Tensor, generator: Rng = None) -> Tensor:
+        """ĝ, (B, *): the mean over `samples` pairs of queries, `chunk` queries at a time."""
         total = torch.zeros_like(x)
         at_once = max(1, min(self.chunk, VALUES // x[0].numel()) // (2 * len(x)))
         for start in range(0, self.samples, at_once):
@@ -108,8 +94,6 @@ class SPSA:
             v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)
             v = 2 * v.to(x.dtype) - 1
             queries = torch.cat([x + self.delta * v, x - self.delta * v]).flatten(0, 1)
-            loss = margin(model(queries), y.repeat(2 * count))
-            above, below = loss.view(2, count, len(x))
-            slope = (above - below) / (2 * self.delta)
-            total += torch.einsum("nb,nb...->b...", slope, v)
+            above, below = margin(model(queries), y.repeat(2 * count)).view(2, count, len(x))
+            total += torch.einsum("nb,nb...->b...", (above - below) / (2 * self.delta), v)
         return total / self.samples
