@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from measure import Stepper
 from taser import attacks
-from taser._random import seeded_step
+from taser._runtime import seeded_step
 from taser.data import Dataset, Split
 from taser.objectives import PGD
 from taser.training import Config, read_recipe

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taser._tensors import noise_like, rows_like
+from taser._runtime import noise_like, rows_like
 from taser.scores import Denoiser, DenoisingScore, pretrained, sigma_of
 
 

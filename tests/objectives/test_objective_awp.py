@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taser._distributed import exit_process
+from taser._runtime import exit_process
 from taser.objectives import AWP, Standard, perturbed
 
 GAMMA = 0.01

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cases
 import taser
-from taser._distributed import exit_process
+from taser._runtime import exit_process
 
 CENTRES = ("batch", "running")
 

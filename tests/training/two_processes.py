@@ -12,7 +12,7 @@ import torch
 from small_runs import MLP, small
 from torch import Tensor
 
-from taser._distributed import exit_process, is_main_process, world_size
+from taser._runtime import exit_process, is_main_process, world_size
 from taser.attacks import PGD
 from taser.training import Config
 from taser.training import _run as run

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._tensors import full_precision, noise_like, rows_like
+from taser._runtime import full_precision, noise_like, rows_like
 
 Norm = Literal["linf", "l2"]
 Rng = torch.Generator | None

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from taser._tensors import rows_like
+from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
 from ._attack import Attack, AttackWarning, Model, Rng, Threat, cross_entropy, inside

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from taser._tensors import noise_like
+from taser._runtime import noise_like
 from taser.stein._model_state import eval_mode
 
 from ._attack import (

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from taser._tensors import rows_like
+from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode
 
 from ._attack import Attack, Model, Rng, Threat, WorstPoints, check_positive, short_repr

@@ -77,7 +77,7 @@ def _is_at_least(found: str | None, wanted: str | None) -> bool:
 def _device() -> dict[str, Any]:
     import torch
 
-    from taser._tensors import has_bfloat16
+    from taser._runtime import has_bfloat16
 
     mps = torch.backends.mps.is_available()
     kind = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"

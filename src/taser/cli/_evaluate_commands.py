@@ -137,7 +137,7 @@ def audit(
     Exit code 0: trust, no check failed; 3: do not trust; 1: the audit could not be made. Killed
     and started again, it goes on.
     """
-    from taser._tensors import default_device
+    from taser._runtime import default_device
     from taser.attacks import Threat
     from taser.data._dataset import subset
     from taser.evaluation import audit as run
@@ -192,7 +192,7 @@ def shift(
     PGD, and those of other data sets. One half of the test examples is compared with inputs made
     of the other half.
     """
-    from taser._tensors import default_device
+    from taser._runtime import default_device
     from taser.attacks import Threat
     from taser.data import load
     from taser.data._dataset import subset

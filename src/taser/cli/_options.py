@@ -157,7 +157,7 @@ def load_model_and_data(
     root: Path | None, threads: int | None, target: str | None = None,
 ) -> "tuple[Dataset, nn.Module]":  # fmt: skip
     """The data set, and the classifier on the default device."""
-    from taser._tensors import default_device
+    from taser._runtime import default_device
     from taser.data import load
     from taser.models import load_model
     from taser.training import load_trained

@@ -43,7 +43,7 @@ def fit(
     """
     import torch
 
-    from taser._tensors import default_device
+    from taser._runtime import default_device
     from taser.data import load
     from taser.scores import Denoiser, FitConfig
     from taser.scores import fit as train
@@ -78,7 +78,7 @@ def check(
 
     Example: taser score check digits.safetensors --data digits
     """
-    from taser._tensors import default_device
+    from taser._runtime import default_device
     from taser.data import load
     from taser.data._dataset import subset
     from taser.evaluation._score_quality import score_quality
@@ -127,7 +127,7 @@ def cache(
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
     """
-    from taser._tensors import default_device
+    from taser._runtime import default_device
     from taser.data import CropAndFlip, load
     from taser.data._dataset import subset
     from taser.evaluation._score_quality import augmentation_error

@@ -82,7 +82,7 @@ def _train(
     recipe: str, out: Path, taser: bool | None, threads: int | None, dry_run: bool,
     overrides: list[str] | None, settings: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    from taser._distributed import exit_process, is_main_process
+    from taser._runtime import exit_process, is_main_process
     from taser.training import read_recipe, to_yaml, train
 
     chosen = [] if taser is None else [f"regulariser.name={'taser' if taser else 'none'}"]

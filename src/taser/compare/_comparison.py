@@ -12,7 +12,7 @@ import yaml
 from torch import nn
 
 from taser._files import Progress
-from taser._tensors import default_device
+from taser._runtime import default_device
 from taser.attacks import Threat
 from taser.data import Split
 from taser.evaluation import TooFewCorrect, accuracy_curve, audit, evaluate, subset

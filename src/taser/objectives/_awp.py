@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import world_size
+from taser._runtime import world_size
 from taser.stein._model_state import restored_buffers, unwrap_ddp
 
 from ._objective import Objective

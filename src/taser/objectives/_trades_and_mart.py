@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taser import attacks
-from taser._tensors import full_precision
+from taser._runtime import full_precision
 from taser.attacks import Attack, LossAttack, kl_divergence, kl_from
 from taser.stein._model_state import eval_mode
 

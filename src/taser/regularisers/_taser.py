@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from taser._tensors import rows_like
+from taser._runtime import rows_like
 from taser.attacks import Threat
 from taser.attacks._attack import Norm
 from taser.probes import Probe, Probed

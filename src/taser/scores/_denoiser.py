@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from taser._files import write_atomically
-from taser._tensors import rows_like
+from taser._runtime import rows_like
 
 from ._score import DenoisingScore, noise_level
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from taser._tensors import noise_like
+from taser._runtime import noise_like
 
 from ._score import NoisedScore, check_sigma
 

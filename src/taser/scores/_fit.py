@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from taser._files import Progress, sha256_of_arrays, write_atomically
-from taser._tensors import has_bfloat16, rows_like
+from taser._runtime import has_bfloat16, rows_like
 from taser.models._copies import EMA
 
 from ._denoiser import Denoiser

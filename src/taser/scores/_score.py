@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, get_args, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from taser._tensors import has_bfloat16, noise_like
+from taser._runtime import has_bfloat16, noise_like
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from taser._tensors import full_precision
+from taser._runtime import full_precision
 from taser.probes import Probed
 
 from ._checks import UnsupportedLayer

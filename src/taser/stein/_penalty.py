@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import world_size
-from taser._tensors import full_precision
+from taser._runtime import full_precision, world_size
 from taser.probes import Margin, Probe, Probed
 from taser.scores import Score
 

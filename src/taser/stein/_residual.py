@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from taser._tensors import full_precision, rows_like
+from taser._runtime import full_precision, rows_like
 from taser.probes import Probed
 
 from ._checks import (

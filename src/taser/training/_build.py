@@ -13,9 +13,8 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from taser import attacks
-from taser._distributed import world_size
 from taser._names import unknown
-from taser._random import WEIGHTS, combine_seeds
+from taser._runtime import WEIGHTS, combine_seeds, world_size
 from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._load import hold_out

@@ -11,9 +11,8 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from taser._distributed import average_buffers, world_size
 from taser._files import Progress, write_atomically
-from taser._random import combine_seeds, seeded_step
+from taser._runtime import average_buffers, combine_seeds, seeded_step, world_size
 from taser.data import Batch, Preprocessing
 from taser.data._dataset import subset
 

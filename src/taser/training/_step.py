@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._distributed import all_sum, world_size
+from taser._runtime import all_sum, world_size
 from taser.models._copies import FoldedModel, fold_batchnorm
 from taser.objectives import Objective, perturbed, teacher_kl
 from taser.regularisers import Regulariser

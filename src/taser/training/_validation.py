@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from taser import attacks
-from taser._distributed import all_sum, world_size
-from taser._random import VALIDATION, combine_seeds
+from taser._runtime import VALIDATION, all_sum, combine_seeds, world_size
 from taser.stein._model_state import eval_mode
 
 

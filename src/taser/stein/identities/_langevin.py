@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from taser._tensors import rows_like
+from taser._runtime import rows_like
 from taser.stein._checks import Backend, Watched, plain_kernels
 from taser.stein._residual import Function, gradient_with_graph, values
 

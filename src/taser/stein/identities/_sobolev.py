@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from taser._tensors import rows_like
+from taser._runtime import rows_like
 from taser.scores import Score
 from taser.stein._checks import plain_kernels
 from taser.stein._residual import (
