@@ -16,12 +16,10 @@ Factory = Callable[[], nn.Module]
 Activation = str | Factory
 """A name, or a function that makes the layer: "silu" or `nn.SiLU`."""
 
+# Softplus is near ReLU, as in smooth adversarial training (Xie et al., 2020).
 ACTIVATIONS: dict[str, Factory] = {
-    "relu": nn.ReLU,
-    "silu": nn.SiLU,
-    # Near ReLU, as in smooth adversarial training (Xie et al., 2020).
-    "softplus": partial(nn.Softplus, beta=10.0),
-}
+    "relu": nn.ReLU, "silu": nn.SiLU, "softplus": partial(nn.Softplus, beta=10.0),
+}  # fmt: skip
 
 
 def activation_factory(activation: Activation) -> Factory:
@@ -107,11 +105,7 @@ class SmallCNN(Normalised):
 
 
 class MLP(Normalised):
-    """`depth` hidden layers of `width` units: (B, *shape) → (B, outputs).
-
-    shape: (d,) for vectors, or that of images, which are flattened. outputs: the classes, or 1 for
-    regression.
-    """
+    """`depth` hidden layers of `width` units: (B, *shape), flattened → (B, outputs)."""
 
     def __init__(
         self, shape: tuple[int, ...], outputs: int = 10, width: int = 256, depth: int = 2,
@@ -214,8 +208,8 @@ class PreactivationBlock(nn.Module):
 class WideResNet(Normalised):
     """WRN-`depth`-`widen` for images in [0, 1] of any size: (B, C, H, W) → (B, classes).
 
-    depth: 6n + 4, for n blocks in each of the three stages (28 and 34 in the literature); widen:
-    how many times 16, 32 and 64 channels the stages have. The length of `mean` and `std` gives C.
+    depth: 6n + 4, for n blocks in each of three stages; widen: how many times 16, 32 and 64
+    channels these have. The length of `mean` and `std` gives C.
     """
 
     def __init__(
@@ -267,20 +261,13 @@ def build(
 ) -> nn.Module:  # fmt: skip
     """A network with random weights: (B, *shape) → (B, classes).
 
-    name
-        "resnet18"; "wideresnet28" and "wideresnet34", the 28-10 and 34-10 of the literature;
-        "cnn"; or "mlp".
-    classes, shape
-        The number of classes, None for regression (one output); (C, H, W) or, for "mlp", (d,).
-    activation
-        "relu", "silu", "softplus", or a class such as `nn.GELU`.
-    width
-        Channels of the first stage, the widening factor, or hidden units; None: as published.
-    mean, std
-        What to normalise inputs by: a number for each channel (for vectors, each feature),
-        measured on the training data; None: inputs are taken as they are.
-    options
-        wideresnet28, wideresnet34: dropout. cnn: norm. mlp: depth.
+    name: "resnet18"; "wideresnet28" and "wideresnet34", the 28-10 and 34-10 of the literature;
+    "cnn"; or "mlp"; classes, shape: the number of classes, None for regression (one output), and
+    (C, H, W) or, for "mlp", (d,); activation: "relu", "silu", "softplus", or a class such as
+    `nn.GELU`; width: channels of the first stage, the widening factor, or hidden units, by default
+    as published; mean, std: what to normalise inputs by, a number for each channel or feature,
+    measured on the training data, by default nothing; options: dropout for "wideresnet28" and
+    "wideresnet34", norm for "cnn", depth for "mlp".
 
     >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
     Linear(in_features=16, out_features=3, bias=True)
@@ -306,10 +293,8 @@ def build(
     std = (1.0,) * shape[0] if std is None else tuple(std)
     for what, numbers in (("mean", mean), ("std", std)):
         if len(numbers) != shape[0]:
-            raise ValueError(
-                f"{what} should have {shape[0]} numbers, one for each channel of inputs of shape "
-                f"{shape}; got {len(numbers)}"
-            )
+            wanted = f"{shape[0]} numbers, one for each channel of inputs of shape {shape}"
+            raise ValueError(f"{what} should have {wanted}; got {len(numbers)}")
     shared = {"activation": activation, "mean": mean, "std": std}
     return make(tuple(shape), outputs, shared, **options)
 
@@ -336,8 +321,6 @@ class Wrapped(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Wrapped":
         """Refused if there are modules: the copy's function would call the originals."""
         if len(self.called):
-            raise TypeError(
-                "a wrapped function cannot be copied, for the copy would call the same modules; "
-                "write a torch.nn.Module with a forward of its own instead"
-            )
+            why = "the copy would call the same modules; write a torch.nn.Module with a forward"
+            raise TypeError(f"a wrapped function cannot be copied, for {why}")
         return Wrapped(self.function).train(self.training)

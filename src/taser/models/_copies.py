@@ -33,16 +33,14 @@ class EMA:
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
-Pair = tuple[Any, Any, Any]
-"""(folded layer, layer, norm), the latter two the model's own."""
+Pair = tuple[Any, Any, Any]  # (folded layer, layer, norm), the latter two the model's own
 
 
 class FoldedModel(nn.Module):
     """A model in evaluation mode whose BatchNorms have become part of the layers before them.
 
-    γ(w∗x + b − μ)/√(v + ε) + β is one convolution. Its weights are copies, which :meth:`refresh`
-    updates, once in each training step. Everything else is shared with the model, which is not
-    changed. Made by :func:`fold_batchnorm`.
+    γ(w∗x + b − μ)/√(v + ε) + β is one convolution, of copied weights, which :meth:`refresh` updates
+    once in each training step. Everything else is shared with the model, which is not changed.
     """
 
     def __init__(self, graph: fx.GraphModule, pairs: list[Pair]) -> None:
@@ -122,13 +120,8 @@ def _remove_norms(graph: fx.GraphModule) -> list[Pair]:
 def supports_channels_last(model: nn.Module, device: str) -> bool:
     """False for a strided 1×1 convolution of fewer than eight channels on a CPU.
 
-    Its weight gradient writes outside its memory there (torch 2.13, oneDNN, AVX2): a crash, or
-    worse, none.
+    Its weight gradient writes outside its memory there (torch 2.13, oneDNN, AVX2).
     """
-    return device != "cpu" or not any(
-        isinstance(layer, nn.Conv2d)
-        and layer.kernel_size == (1, 1)
-        and max(layer.stride) > 1
-        and layer.in_channels < 8
-        for layer in model.modules()
-    )
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    pointwise = [c for c in layers if c.kernel_size == (1, 1) and max(c.stride) > 1]
+    return device != "cpu" or not any(layer.in_channels < 8 for layer in pointwise)

@@ -22,11 +22,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")  # by DataParallel, torch.compile
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
-    """The state dict in a .safetensors (which can hold no code), .pt, .pth or .ckpt file.
-
-    Pickled files are read with `weights_only=True`: tensors and plain containers, and nothing that
-    could run.
-    """
+    """The state dict in a .safetensors, .pt, .pth or .ckpt file; nothing in it can run."""
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"weights should end in {', '.join(SUFFIXES)}; got {path}")
@@ -39,10 +35,9 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(
-            f"{path} cannot be read as weights alone. If it holds a pickled model, which would run "
-            "code when it is loaded, save model.state_dict() instead, best as .safetensors"
-        ) from error
+        advice = "save model.state_dict() instead, best as .safetensors"
+        why = f"a pickled model would run code when it is loaded: {advice}"
+        raise ValueError(f"{path} cannot be read as weights alone; {why}") from error
     while isinstance(loaded, Mapping) and (
         inner := [loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), Mapping)]
     ):
@@ -51,10 +46,8 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
         got = f"{type(loaded).__name__}: {loaded!r:.80}"
         raise ValueError(f"{path} should hold a state dict; got {got}")
     if other := [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]:
-        raise ValueError(
-            f"{path} should hold a state dict, bare or under {', '.join(WRAPPERS)}; "
-            f"these are no tensors: {_first(other)}"
-        )
+        wanted = f"a state dict, bare or under {', '.join(WRAPPERS)}"
+        raise ValueError(f"{path} should hold {wanted}; these are no tensors: {_first(other)}")
     return dict(loaded)
 
 
@@ -92,19 +85,14 @@ def load_model(
 ) -> nn.Module:  # fmt: skip
     """The model that `spec` names, in evaluation mode, checked on two inputs of zeros.
 
-    spec
-        A built-in name ("resnet18", …), or a callable of yours that returns the model:
-        "package.module:callable" or "path/to/file.py:callable". **The latter two run the code in
-        that module or file**, so name only what you trust.
-    weights
-        A .safetensors file, or a .pt, .pth or .ckpt with a state dict, from which no code runs.
-        For a built-in model they bring the normalisation with them.
-    classes, shape
-        What the model has to give and take: (B, *shape) → (B, classes); for regression (classes
-        None or 1) also (B,).
-    options
-        For a built-in name those of :func:`build`; otherwise the callable's own arguments, which
-        get nothing else.
+    spec: a built-in name ("resnet18", …), or a callable of yours that returns the model:
+    "package.module:callable" or "path/to/file.py:callable". **The latter two run the code in that
+    module or file**, so name only what you trust.
+
+    weights: a .safetensors file, or a .pt, .pth or .ckpt with a state dict, from which no code
+    runs; for a built-in model they bring the normalisation with them; classes, shape: what the
+    model has to give and take, (B, *shape) → (B, classes), for regression (classes None or 1) also
+    (B,); options: those of :func:`build`, or the callable's own arguments.
 
     >>> model = load_model("cnn", classes=10, shape=(1, 8, 8), activation="silu")
     >>> model.training
@@ -123,21 +111,18 @@ def load_model(
         if ":" not in spec and beside.is_file():
             trained = json.loads(beside.read_text()).get("options", {}).get("activation", "relu")
             if trained != (given := options.get("activation", "relu")):
-                raise ValueError(
-                    f"{weights} was trained with activation={trained}, not {given}: name the run's "
-                    f"folder instead, or give the option activation={trained} (for taser finetune "
-                    f"model.activation={trained})"
-                )
+                way = f"name the run's folder instead, or give the option activation={trained}"
+                what = f"{weights} was trained with activation={trained}, not {given}"
+                raise ValueError(f"{what}: {way} (for taser finetune model.activation={trained})")
     model.eval()
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         with torch.no_grad():
             outputs = model(own.new_zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"{spec} does not take the inputs of these data, of shape {tuple(shape)}: {error}. "
-            "Other data have another name (data.name=… for taser finetune)"
-        ) from error
+        advice = "Other data have another name (data.name=… for taser finetune)"
+        what = f"does not take the inputs of these data, of shape {tuple(shape)}"
+        raise ValueError(f"{spec} {what}: {error}. {advice}") from error
     allowed = [(2, 1), (2,)] if classes in (None, 1) else [(2, classes)]
     got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if got not in allowed:
