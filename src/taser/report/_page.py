@@ -85,7 +85,7 @@ def _inline(text: str) -> str:
 STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.55 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+       max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; }
 .summary { background: #f1f5f9; border-left: 4px solid #2563eb; padding: .8rem 1rem; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
