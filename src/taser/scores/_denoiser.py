@@ -70,19 +70,14 @@ class UNet(nn.Module):
     """A convolutional U-Net for images of `channels`, conditioned on the noise level.
 
     width: channels at full resolution; multipliers: one for each resolution, halved between;
-    blocks: residual blocks at each. The published sizes are width 128, multipliers (1, 2, 2, 2),
-    blocks 2 to 4. Images of any size divisible by patch · 2^(len(multipliers) − 1); patch 2 folds
+    blocks: at each. Published: width 128, multipliers (1, 2, 2, 2), blocks 2 to 4. patch 2 folds
     2×2 pixels into channels first, for speed.
     """
 
     def __init__(
-        self,
-        channels: int = 3,
-        width: int = 32,
-        multipliers: Sequence[int] = (1, 2, 2),
-        blocks: int = 1,
-        patch: int = 1,
-    ) -> None:
+        self, channels: int = 3, width: int = 32, multipliers: Sequence[int] = (1, 2, 2),
+        blocks: int = 1, patch: int = 1,
+    ) -> None:  # fmt: skip
         super().__init__()
         embedding = 4 * width
         self.divisor = patch * 2 ** (len(multipliers) - 1)
@@ -98,8 +93,7 @@ class UNet(nn.Module):
                 kept.append(current)
             for _ in range(blocks):
                 self.down.append(ResidualBlock(current, w, embedding))
-                current = w
-                kept.append(w)
+                kept.append(current := w)
         self.middle = nn.ModuleList([ResidualBlock(current, current, embedding)])
         self.up = nn.ModuleList()
         for depth, w in reversed(list(enumerate(widths))):
@@ -116,13 +110,10 @@ class UNet(nn.Module):
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """(B, channels, H, W) and the noise level, (B,) → (B, channels, H, W)."""
         if any(side % self.divisor for side in x.shape[2:]):
-            raise ValueError(
-                f"this network halves images so often that their sides have to be divisible by "
-                f"{self.divisor}; got {tuple(x.shape[2:])}: take fewer levels or a smaller patch"
-            )
+            sides = f"divisible by {self.divisor}; got {tuple(x.shape[2:])}"
+            raise ValueError(f"sides have to be {sides}: take fewer levels or a smaller patch")
         embedding = self.embed(level)
-        h = self.stem(x)
-        kept = [h]
+        kept = [h := self.stem(x)]
         for layer in self.down:
             h = layer(h, embedding) if isinstance(layer, ResidualBlock) else layer(h)
             kept.append(h)
@@ -149,8 +140,7 @@ class VectorNet(nn.Module):
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """(B, dim) and the noise level, (B,) → (B, dim)."""
-        embedding = self.embed(level)
-        h = self.stem(x)
+        embedding, h = self.embed(level), self.stem(x)
         for block in self.blocks:
             h = h + block(h + embedding)
         return self.head(h)
@@ -193,9 +183,8 @@ class Denoiser(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor | float | None = None) -> Tensor:
         """D(x; σ): (B, *event), σ a number or (B,) → (B, *event)."""
         if tuple(x.shape[1:]) != self.event_shape:
-            raise ValueError(
-                f"this denoiser is for inputs of shape {self.event_shape}; got {tuple(x.shape[1:])}"
-            )
+            here, given = self.event_shape, tuple(x.shape[1:])
+            raise ValueError(f"this denoiser is for inputs of shape {here}; got {given}")
         if sigma is None:
             raise ValueError("denoiser(x, sigma) takes σ; its score is denoiser.at(timestep=50)(x)")
         noise = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
@@ -228,10 +217,7 @@ class Denoiser(nn.Module):
         except SafetensorError as error:
             raise ValueError(f"{path} is not a safetensors file, or is damaged: {error}") from None
         if header.get("kind") != KIND:
-            raise ValueError(
-                f"{path} holds no taser denoiser; for a diffusers or EDM model use "
-                "taser.scores.from_diffusers or taser.scores.from_edm"
-            )
+            raise ValueError(f"{path} holds no taser denoiser: use from_diffusers or from_edm?")
         config = json.loads(header["config"])
         denoiser = cls(config.pop("event_shape"), **config.pop("network"), **config)
         denoiser.load_state_dict(state)

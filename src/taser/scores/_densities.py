@@ -15,7 +15,6 @@ CHUNK = 1024  # inputs at a time, which bounds the memory of a kernel density
 
 
 def check_floating(name: str, given: Tensor) -> None:
-    """Raise for whole numbers, from which no density can be made."""
     if not given.is_floating_point():
         raise ValueError(f"{name} should be floating point; got {given.dtype}: {name}.float()")
 
@@ -23,8 +22,7 @@ def check_floating(name: str, given: Tensor) -> None:
 class Density(nn.Module, ABC):
     """A density p on inputs of shape `event_shape`; calling it gives the score ∇log p.
 
-    Subclasses work on rows of length d = prod(event_shape); this class folds images in and out,
-    checks shapes, and keeps the result detached.
+    Subclasses work on rows of length d = prod(event_shape); this class folds images in and out.
 
     >>> import torch
     >>> p = GaussianMixture(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), 0.04)
@@ -58,10 +56,8 @@ class Density(nn.Module, ABC):
 
     def _rows(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.event_shape:
-            raise ValueError(
-                f"{type(self).__name__} is a density of inputs of shape {self.event_shape}; "
-                f"got x of shape {tuple(x.shape)}"
-            )
+            wanted = f"{type(self).__name__} is of inputs of shape {self.event_shape}"
+            raise ValueError(f"{wanted}; got x of shape {tuple(x.shape)}")
         check_floating("x", x)
         return x.flatten(1).to(next(self.buffers()).dtype)
 
@@ -83,15 +79,11 @@ class Density(nn.Module, ABC):
 
 
 class DensityScore(NoisedScore):
-    """s_σ = ∇log p_σ in closed form, p_σ = p * N(0, σ²I) for a :class:`Density` p.
-
-    The denoiser that Tweedie's formula makes of it is D(x; σ) = x + σ² s_σ(x).
-    """
+    """s_σ = ∇log p_σ in closed form, p_σ = p * N(0, σ²I) for a :class:`Density` p."""
 
     def __init__(self, density: Density, sigma: float) -> None:
         super().__init__()
-        self.sigma = check_sigma(sigma)
-        self.density = density
+        self.sigma, self.density = check_sigma(sigma), density
         self.smoothed = density.smoothed(self.sigma)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,10 +104,8 @@ def covariance_matrices(cov: Tensor | float, dim: int, like: Tensor) -> Tensor:
     if matrices.ndim == 0:
         matrices = matrices * torch.eye(dim).to(like)
     if tuple(matrices.shape[-2:]) != (dim, dim) or matrices.ndim > 3:
-        raise ValueError(
-            f"cov should be a variance, a ({dim}, {dim}) matrix or a stack of them; got shape "
-            f"{tuple(matrices.shape)}"
-        )
+        given = tuple(matrices.shape)
+        raise ValueError(f"cov should be a number, ({dim}, {dim}) or a stack of such; got {given}")
     if not torch.allclose(matrices, matrices.mT, atol=1e-6 * float(matrices.abs().max())):
         raise ValueError("cov should be symmetric; it is not")
     if torch.linalg.cholesky_ex(matrices).info.any():
@@ -185,9 +175,7 @@ class Gaussian(Density):
 
 
 class GaussianMixture(Density):
-    """Σ_k w_k N(mean_k, cov_k); its score is Σ_k π_k(x)·(−cov_k⁻¹ (x − mean_k)).
-
-    π_k(x) is the probability that x came from component k.
+    """Σ_k w_k N(mean_k, cov_k); its score is −Σ_k P(k | x) cov_k⁻¹ (x − mean_k).
 
     means: (m, *event); cov: a variance or (d, d) shared by all, or (m, d, d); weights: (m,),
     normalised here, equal if not given.
@@ -216,11 +204,8 @@ class GaussianMixture(Density):
     def smoothed(self, sigma: float) -> "GaussianMixture":
         """Σ_k w_k N(mean_k, cov_k + σ²I)."""
         noise = sigma**2 * torch.eye(self.dim).to(self.factors)
-        return GaussianMixture(
-            self.means.view(-1, *self.event_shape),
-            self.factors @ self.factors.mT + noise,
-            self.log_weights.exp(),
-        )
+        means, covs = self.means.view(-1, *self.event_shape), self.factors @ self.factors.mT
+        return GaussianMixture(means, covs + noise, self.log_weights.exp())
 
     def _log_joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log w_k N(x; mean_k, cov_k), (m, B), and the whitened residuals, (m, d, B)."""
@@ -249,10 +234,9 @@ class GaussianMixture(Density):
 class KernelDensity(Density):
     """(1/n) Σ_i N(x_i, h² I): the law of the data after noise of standard deviation h.
 
-    Its score s(x) = (Σ_i π_i(x) x_i − x)/h² pulls towards the average of the near data points.
-    Exact for the noised data, and a fair score for a few thousand points. At the data points
-    themselves a narrow estimate has almost no score, since each is its own best explanation: take
-    h no smaller than the distance between neighbours, or ask at noised points.
+    Its score s(x) = (Σ_i π_i(x) x_i − x)/h² pulls towards the average of the near data points. At
+    the data points a narrow estimate has almost no score: take h no smaller than the distance
+    between neighbours, or evaluate it at noised points.
 
     points: (n, *event); bandwidth: h, in the units of the inputs.
     """

@@ -20,10 +20,9 @@ from ._denoiser import Denoiser
 class FitConfig:
     """How a denoiser is trained.
 
-    steps, or minutes of wall clock if given, whichever ends first. ln σ is drawn from
-    N(noise_mean, noise_std²) in the units of the inputs: EDM's −1.2 ± 1.2 for [-1, 1] is −1.9 on
-    pixels in [0, 1]. The rate warms up over the first steps and falls to zero as a cosine.
-    For images the network computes in bfloat16 where the hardware has it.
+    It ends after so many steps or, if given, minutes. ln σ is drawn from N(noise_mean, noise_std²);
+    EDM's mean −1.2 for [-1, 1] is −1.9 on pixels in [0, 1]. The rate warms up and falls to zero as
+    a cosine. For images the network computes in bfloat16 where the hardware has it.
     """
 
     steps: int = 2000
@@ -55,18 +54,13 @@ def denoising_loss(denoiser: Denoiser, x: Tensor, sigma: Tensor, noise: Tensor) 
 
 
 def fit(
-    denoiser: Denoiser,
-    x: Tensor,
-    config: FitConfig,
-    *,
-    checkpoint: Path | None = None,
-    progress: Progress | None = None,
-) -> Denoiser:
+    denoiser: Denoiser, x: Tensor, config: FitConfig, *,
+    checkpoint: Path | None = None, progress: Progress | None = None,
+) -> Denoiser:  # fmt: skip
     """Train on x, (N, *event), and return the average of the weights over time (EMA).
 
     With `checkpoint` the state is saved there every `save_every` seconds, and a call with the same
-    arguments resumes from it: bit for bit if the steps end the run, with as much training in total
-    if the minutes do.
+    arguments resumes from it, bit for bit unless the minutes end the run.
     """
     run = _Run(denoiser, x, config)
     if checkpoint is not None and checkpoint.exists():
@@ -75,10 +69,8 @@ def fit(
     while run.position < config.steps:
         loss = run.advance()
         if not math.isfinite(loss):
-            last = f"; the last good state is in {checkpoint}" if checkpoint else ""
-            raise RuntimeError(
-                f"the loss is not finite at step {run.step}: lower the rate ({config.rate}){last}"
-            )
+            where = f"at step {run.step}" + (f"; last state: {checkpoint}" if checkpoint else "")
+            raise RuntimeError(f"lower the rate ({config.rate}): the loss is not finite {where}")
         now = time.monotonic()
         run.elapsed, started = run.elapsed + now - started, now
         if progress:
@@ -170,8 +162,7 @@ class _Run:
             if other:
                 raise ValueError(f"it is of a training with other {', '.join(other)}")
         except Exception as error:
-            raise ValueError(
-                f"{path} is not the state of this training ({error}); remove it to start anew"
-            ) from error
+            message = f"{path} is not the state of this training ({error}); remove it to start anew"
+            raise ValueError(message) from error
         self.generator.set_state(state["random"])
         self.step, self.elapsed = state["step"], state["elapsed"]

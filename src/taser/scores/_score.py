@@ -15,8 +15,7 @@ from taser._runtime import has_bfloat16, noise_like
 class Score(Protocol):
     """s(x) ≈ ∇log p(x): takes (B, *), returns the same shape, detached from any graph.
 
-    Any callable of that form is a score. The coordinates are those of `x`: a score written for
-    other coordinates goes through :class:`taser.scores.Affine` first.
+    Any callable of that form will do; :class:`taser.scores.Affine` changes its coordinates.
     """
 
     def __call__(self, x: Tensor, /) -> Tensor: ...
@@ -27,11 +26,7 @@ REFERENCE_TIMESTEP = 50
 
 
 def pixel_sigma(alpha_bar: float) -> float:
-    """The noise of ᾱ as a standard deviation on pixels in [0, 1].
-
-    A diffusion model in [-1, 1] sees √ᾱ u + √(1−ᾱ) ε, which is √ᾱ (u + σ_u ε) with
-    σ_u = √((1−ᾱ)/ᾱ); a pixel is half as wide as u, so σ = σ_u/2.
-    """
+    """The noise of ᾱ on pixels in [0, 1]: half of that on [-1, 1], √ᾱ u + √(1−ᾱ) ε over √ᾱ."""
     return 0.5 * ((1 - alpha_bar) / alpha_bar) ** 0.5
 
 
@@ -58,7 +53,6 @@ def timestep_of(sigma: float) -> int:
 
 
 def check_sigma(sigma: float) -> float:
-    """Raise unless sigma is a positive number."""
     if not sigma > 0:
         raise ValueError(f"sigma should be positive, in the units of the inputs; got {sigma}")
     return float(sigma)
@@ -76,8 +70,7 @@ def noise_level(timestep: int | None, sigma: float | None) -> float:
 class NoisedScore(nn.Module):
     """s_σ = ∇log p_σ, p_σ the law of x + σε: the score of the data after noise of deviation σ.
 
-    Subclasses define `forward`, s_σ at x itself: (B, *) → (B, *), detached. The Stein identity
-    E[L f] = 0 holds for s_σ at noised points, which :meth:`noised` draws.
+    The Stein identity E[L f] = 0 holds for it at noised points, which :meth:`noised` draws.
     """
 
     sigma: float
@@ -92,8 +85,7 @@ class NoisedScore(nn.Module):
     def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(s(x + σε) − s(x − σε))/2 for a draw of ε, (B, *) → (B, *); its mean over ε is zero.
 
-        About −Jε/σ, with J = −σ²∇s the directions that the denoiser takes for noise. What it says
-        of x itself, whatever the noise, drops out: that can be many times the rest.
+        About −Jε/σ, J = −σ²∇s; what it says of x itself, whatever the noise, drops out.
         """
         return self.along(x, noise_like(x, generator))
 
@@ -113,21 +105,18 @@ Precision = Literal["float32", "bfloat16", "auto"]
 class DenoisingScore(NoisedScore):
     """s_σ(x) = (D(x; σ) − x)/σ², the score of the data's law after noise of deviation σ.
 
-    D(x; σ) = E[x₀ | x₀ + σε = x] is the posterior mean, which is what every diffusion model
-    learns, in one parameterisation or another (Tweedie's formula). Called at a clean x it gives
-    s_σ(x), as the paper uses it.
+    D(x; σ) = E[x₀ | x₀ + σε = x] is the posterior mean, which every diffusion model learns in one
+    parameterisation or another (Tweedie's formula).
 
-    precision: in which D computes. A score is an estimate, and bfloat16 moves it by less than a
-    hundredth, for half the time; what is predicted has to be noise, as it is by our denoisers and
-    nearly all diffusion models, since a rounded D loses digits in D − x.
+    precision: in which D computes. bfloat16 moves a score by less than a hundredth, for half the
+    time, if D predicts the noise, as ours do; any other D, rounded, loses digits in D − x.
     """
 
     def __init__(self, denoise: Denoise, sigma: float, *, precision: Precision = "float32") -> None:
         super().__init__()
         if precision not in get_args(Precision):
             raise ValueError(f"precision should be one of {get_args(Precision)}; got {precision!r}")
-        self.denoise = denoise
-        self.sigma = check_sigma(sigma)
+        self.denoise, self.sigma = denoise, check_sigma(sigma)
         self.precision: Precision = precision
         self.eval()
 
@@ -144,10 +133,8 @@ class DenoisingScore(NoisedScore):
         with torch.autocast(x.device.type, torch.bfloat16, enabled=half):
             denoised = self.denoise(inside, self.sigma)
         if denoised.shape != x.shape:
-            raise ValueError(
-                f"the denoiser should return the shape it was given, {tuple(x.shape)}; got "
-                f"{tuple(denoised.shape)}: is it a score model for such inputs?"
-            )
+            given, got = tuple(x.shape), tuple(denoised.shape)
+            raise ValueError(f"a denoiser should return the shape it was given, {given}; got {got}")
         full = torch.promote_types(own, torch.float32)  # of a network in half precision, too
         return ((denoised.to(full) - inside.to(full)) / self.sigma**2).to(x.dtype).detach()
 
@@ -170,12 +157,11 @@ class DenoisingScore(NoisedScore):
 class Affine(nn.Module):
     """A score given in u = scale·x + shift, turned into a score in x.
 
-    The chain rule of ∇log p:  s_x(x) = scale · s_u(scale·x + shift). The residual follows it,
-    r_x = scale² · r_u for a scalar scale, so a weight λ has a meaning only in named coordinates.
+    The chain rule of ∇log p:  s_x(x) = scale · s_u(scale·x + shift); r_x = scale² · r_u for a
+    number, so a weight λ has a meaning only in named coordinates. From [-1, 1] to pixels in
+    [0, 1]: Affine(score, scale=2, shift=-1).
 
     scale, shift: numbers, or tensors that broadcast against one input (per channel: (C, 1, 1)).
-
-    A score of a diffusion model in [-1, 1], for pixels in [0, 1]: Affine(score, scale=2, shift=-1).
     """
 
     scale: Tensor
@@ -220,8 +206,7 @@ class Scaled(NoisedScore):
 def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> Scaled:
     """The score times c, with the standard deviation on x that it has at the reference level.
 
-    c_t = std(s_ref)/std(s_t), both measured on x: (N, *). That is the aim the paper states, one
-    size of score across timesteps; its formula has the ratio upside down.
+    c_t = std(s_ref)/std(s_t) on x: (N, *), as the paper wants it; its formula is upside down.
     """
     reference, here = score.at(sigma=reference_sigma)(x).std(), score(x).std()
     if not float(here) > 0:

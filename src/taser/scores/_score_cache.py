@@ -24,10 +24,9 @@ def weights_hash(module: nn.Module) -> str:
     """The sha256 of every tensor of a module, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
-        digest.update(name.encode())
-        # As bytes, since numpy has no bfloat16.
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().tobytes())
+        # As bytes, since numpy has no bfloat16.
+        digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -36,22 +35,14 @@ def model_hash(score: NoisedScore) -> str:
     denoise = getattr(score, "denoise", None)
     network = denoise if isinstance(denoise, nn.Module) else score
     if not network.state_dict():
-        raise ValueError(
-            "a cache is known by its score network's weights, and this score is a function "
-            "without any: give from_edm an nn.Module"
-        )
+        raise ValueError("a cached score needs a network with weights: give from_edm an nn.Module")
     return weights_hash(network)
 
 
 def write_cache(
-    folder: Path,
-    score: NoisedScore,
-    x: Tensor,
-    *,
-    data: str,
-    batch: int = 256,
-    progress: Progress | None = None,
-) -> None:
+    folder: Path, score: NoisedScore, x: Tensor, *,
+    data: str, batch: int = 256, progress: Progress | None = None,
+) -> None:  # fmt: skip
     """s at every row of x, (N, *), into `folder` as half-precision numbers.
 
     data: the hash of what x came from. Scores beyond half precision's range are refused. The
@@ -75,10 +66,8 @@ def write_cache(
         if progress:
             progress(start + len(s), len(x), "scores")
     file.flush()
-    manifest = {
-        "data": data, "model": model, "sigma": score.sigma, "shape": shape,
-        "checksum": _checksum(file),
-    }  # fmt: skip
+    manifest = {"data": data, "model": model, "sigma": score.sigma, "shape": shape,
+                "checksum": _checksum(file)}  # fmt: skip
     write_atomically(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
 
 
@@ -93,10 +82,8 @@ def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndar
     manifest = json.loads(path.read_text())
     for name, wanted in expected.items():
         if manifest.get(name) != wanted:
-            raise StaleCache(
-                f"the score cache in {folder} was made for {name} = {manifest.get(name)}, not "
-                f"{wanted}: make it anew with `taser score cache`"
-            )
+            was = f"was made for {name} = {manifest.get(name)}, not {wanted}"
+            raise StaleCache(f"the score cache in {folder} {was}: make it anew (`score cache`)")
     try:
         scores = np.load(folder / "scores.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

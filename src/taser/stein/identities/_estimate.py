@@ -29,16 +29,13 @@ class Estimate:
     def of(cls, samples: Tensor) -> "Estimate":
         """Mean and std/√n of samples, (n,), added up in double precision."""
         if samples.ndim != 1 or len(samples) < 2:
-            raise ValueError(
-                "a standard error takes at least two samples in one dimension; "
-                f"got shape {tuple(samples.shape)}"
-            )
+            given = tuple(samples.shape)
+            raise ValueError(f"give at least two samples in one dimension; got shape {given}")
         if not bool(torch.isfinite(samples).all()):
             bad = int((~torch.isfinite(samples)).sum())
             raise ValueError(f"samples should be finite; {bad} of {len(samples)} are not")
-        samples = samples.detach().double()
-        stderr = float(samples.std()) / math.sqrt(len(samples))
-        return cls(float(samples.mean()), stderr, len(samples))
+        samples, n = samples.detach().double(), len(samples)
+        return cls(float(samples.mean()), float(samples.std()) / math.sqrt(n), n)
 
     @property
     def z(self) -> float:
@@ -48,10 +45,7 @@ class Estimate:
         return self.value / self.stderr
 
     def consistent_with(self, target: float = 0.0, *, z: float = 4.0) -> bool:
-        """Whether `target` lies within z standard errors of the value.
-
-        By chance alone one estimate in 16,000 strays further than the default.
-        """
+        """Whether `target` lies within z standard errors; by chance 1 in 16,000 misses 4."""
         return abs(self.value - target) <= z * self.stderr
 
     def __str__(self) -> str:
@@ -63,11 +57,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides of an identity E[left] = E[right], and their difference.
-
-    The difference is taken sample by sample, so its standard error knows how the two sides move
-    together; it is the one to test.
-    """
+    """Both sides of an identity E[left] = E[right], and their difference sample by sample."""
 
     left: Estimate
     right: Estimate
@@ -88,10 +78,7 @@ def compare(left: Tensor, right: Tensor) -> Sides:
 
 @torch.no_grad()
 def residuals(f: Function, x: Tensor, s: Tensor, *, batch: int, **options: Any) -> Tensor:
-    """r = Δf + s·∇f at x, (n, *), with scores s: (n,), values without a graph, by batches.
-
-    options: of :func:`taser.stein_residual`.
-    """
+    """r = Δf + s·∇f at x, (n, *), with scores s: (n,), without a graph, by batches."""
     check_inputs(x, s)
     parts = batches(f, batch, x, s)
     return torch.cat([stein_residual(part, *rows, **options) for part, rows in parts])
@@ -100,11 +87,7 @@ def residuals(f: Function, x: Tensor, s: Tensor, *, batch: int, **options: Any) 
 def residual_pair(
     f: Function, x: Tensor, s: Tensor, *, backend: Backend, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Two estimates of r, (n,) each, whose product has the mean r².
-
-    The square of one estimate is too large by its variance over probes; the product of two with
-    independent probes is not. The exact residual has no probes and is its own pair.
-    """
+    """Two estimates of r with independent probes, (n,) each, so that their product has mean r²."""
     r = residuals(f, x, s, backend=backend, **options)
     return r, (r if backend == "exact" else residuals(f, x, s, backend=backend, **options))
 

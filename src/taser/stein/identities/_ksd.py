@@ -16,7 +16,6 @@ class RadialKernel(Protocol):
 
     def derivatives(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """φ, φ' and φ'' at u = ‖x − y‖², each of u's shape."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,16 @@ def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tenso
     """
     u = torch.cdist(x, y).square()
     k, slope, bend = kernel.derivatives(u)
-    own_x, own_y = (s * x).sum(1)[:, None], (t * y).sum(1)
-    drift = x @ t.T - own_y - own_x + s @ y.T  # (t − s)·(x − y)
+    drift = x @ t.T - (t * y).sum(1) - (s * x).sum(1)[:, None] + s @ y.T  # (t − s)·(x − y)
     trace = -4 * bend * u - 2 * x.shape[1] * slope
     return k * (s @ t.T) + 2 * slope * drift + trace
 
 
-KERNELS: dict[str, Callable[[float], RadialKernel]] = {
-    "imq": InverseMultiquadric,
-    "rbf": RadialBasis,
-}
-ENTRIES = 2**22
-"""Entries of the (n, n) matrix of the Stein kernel in memory at once: 32 MB."""
+Kernel = Literal["imq", "rbf"]
+Bandwidth = float | Literal["median"]
+KERNELS: dict[str, Callable[[float], RadialKernel]]
+KERNELS = {"imq": InverseMultiquadric, "rbf": RadialBasis}
+ENTRIES = 2**22  # of the Stein kernel's matrix, (n, n), in memory at once: 32 MB
 
 
 @torch.no_grad()
@@ -73,20 +70,18 @@ def ksd(
     x: Tensor,
     s: Tensor,
     *,
-    kernel: Literal["imq", "rbf"] = "imq",
-    bandwidth: float | Literal["median"] = "median",
+    kernel: Kernel = "imq",
+    bandwidth: Bandwidth = "median",
     statistic: Literal["u", "v"] = "u",
 ) -> float:
     """KSD²(q, p) = E_{x,x'~q}[k_p(x, x')] (app-ksd): zero if the samples' law q is p, else more.
 
     x: (n, *), independent draws from q; s: like x, the score of p there.
 
-    kernel, bandwidth
-        "imq", (c² + ‖x − y‖²)^(−1/2), or "rbf", exp(−‖x − y‖²/(2c²)), where c is the bandwidth,
-        by default the median distance between samples.
-    statistic
-        "u" leaves out the pairs i = j: unbiased, so it may come out negative. "v" keeps them:
-        never negative, and too large by O(1/n).
+    kernel: "imq", (c² + ‖x − y‖²)^(−1/2), or "rbf", exp(−‖x − y‖²/(2c²)), where c is the bandwidth,
+    by default the median distance between samples.
+    statistic: "u" leaves out the pairs i = j: unbiased, so it may come out negative. "v" keeps
+    them: never negative, and too large by O(1/n).
     """
     check_choice("statistic", statistic, ("u", "v"))
     x, s, c = _prepared(x, s, kernel, bandwidth)
@@ -112,24 +107,22 @@ def ksd_test(
     x: Tensor,
     s: Tensor,
     *,
-    kernel: Literal["imq", "rbf"] = "imq",
-    bandwidth: float | Literal["median"] = "median",
+    kernel: Kernel = "imq",
+    bandwidth: Bandwidth = "median",
     bootstrap: int = 1000,
     generator: torch.Generator | None = None,
 ) -> KSDTest:
     """Are independent x, (n, *), draws from the law with score s? A small p_value says no.
 
-    If they are, KSD² is a degenerate U-statistic, and Σ_{i≠j} w_i w_j k_p(x_i, x_j)/(n(n − 1))
-    with random signs w has the same law in the limit (the wild bootstrap). The p-value is the
-    share of `bootstrap` such draws, and the statistic itself, that reach the statistic. The states
-    of a Markov chain are not independent, and would be rejected too often.
+    If they are, Σ_{i≠j} w_i w_j k_p(x_i, x_j)/(n(n − 1)) with random signs w has the law of KSD² in
+    the limit (the wild bootstrap). The p-value is the share of `bootstrap` such draws, and the
+    statistic itself, that reach the statistic. A Markov chain would be rejected too often.
     """
     if bootstrap < 1:
         raise ValueError(f"bootstrap should be at least 1; got {bootstrap}")
     x, s, c = _prepared(x, s, kernel, bandwidth)
     n = len(x)
-    w = torch.randint(0, 2, (1 + bootstrap, n), device=x.device, generator=generator).to(x)
-    w = w.mul_(2).sub_(1)
+    w = torch.randint(0, 2, (1 + bootstrap, n), device=x.device, generator=generator).to(x) * 2 - 1
     w[0] = 1  # the statistic itself
     sums = w.new_zeros(len(w))
     for rows, block in _row_blocks(KERNELS[kernel](c), x, s):
@@ -156,8 +149,7 @@ def _prepared(
         bandwidth = float(torch.pdist(x[:1000]).median())
         if not bandwidth > 0:
             raise ValueError(
-                "bandwidth='median' is zero, since at least half of the samples coincide; give a "
-                "number"
+                "bandwidth='median' is zero, as half of the samples coincide: give one"
             )
     if not 0 < bandwidth < math.inf:
         raise ValueError(f"bandwidth should be positive and finite; got {bandwidth}")

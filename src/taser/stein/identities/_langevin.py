@@ -30,13 +30,8 @@ def stein_identity(
     s: like x, the score there. A value many standard errors from zero says that s is not the
     score of p; a value near zero says so only of this f, so test several.
 
-    backend, probes, step, generator
-        As for :func:`taser.stein_residual`. f has to be smooth: at a kink the Laplacian has a mass
-        that "reverse" and "exact" do not see, so that on a ReLU network even the right score
-        fails; "difference" sees it.
-    batch
-        How many rows are worked on at once. Labels follow their rows if f is a
-        :class:`taser.probes.Probed`.
+    backend, probes, step, generator: as for :func:`taser.stein_residual`. f has to be smooth: of a
+    ReLU network's kinks only "difference" sees the curvature. batch: rows at once.
 
     >>> import torch
     >>> x = torch.randn(5000, 2, generator=torch.Generator().manual_seed(0))
@@ -46,19 +41,15 @@ def stein_identity(
     >>> stein_identity(f, x, -1.3 * x).consistent_with(0)  # that of a narrower law
     False
     """
-    return Estimate.of(
-        residuals(
-            f, x, s, backend=backend, probes=probes, step=step, generator=generator, batch=batch
-        )
-    )
+    options = {"backend": backend, "probes": probes, "step": step, "generator": generator}
+    return Estimate.of(residuals(f, x, s, batch=batch, **options))
 
 
 def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]) -> Tensor:
     """L_p f(x) = (1/p(x)) ∇·(p(x) ∇f(x)) (app-langevin-divergence), at each x.
 
     f: (B, *) → (B,); x: (B, *); log_prob: (B, *) → (B,), log p up to a constant, differentiable.
-    Returns (B,), values without a graph, to set beside :func:`taser.stein_residual`; it takes one
-    backward for each of the d coordinates.
+    Returns (B,), without a graph, from one backward for each of the d coordinates.
 
     >>> import torch
     >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
@@ -97,11 +88,9 @@ def projection_identity(
     grad_log_ratio: like x, ∇log(q/p) there, which is the score of q less that of p.
     The options are those of :func:`stein_identity`.
     """
-    if grad_log_ratio.shape != x.shape:
-        raise ValueError(
-            f"grad_log_ratio should have the shape of x, {tuple(x.shape)}; "
-            f"got {tuple(grad_log_ratio.shape)}"
-        )
+    wanted, given = tuple(x.shape), tuple(grad_log_ratio.shape)
+    if given != wanted:
+        raise ValueError(f"grad_log_ratio should have the shape of x, {wanted}; got {given}")
     estimate = partial(
         residuals, f, x, backend=backend, probes=probes, step=step, generator=generator, batch=batch
     )

@@ -24,19 +24,12 @@ def exponential_tilt(h: Callable[[Tensor], Tensor], epsilon: float) -> LogRatio:
     h: (B, *) → (B,). To first order in ε the response E_q[L_p f] is ε Cov_p(L_p f, h), so of all
     h of one variance the residual itself, h = L_p f, moves it most.
     """
-
-    def log_ratio(x: Tensor) -> Tensor:
-        return epsilon * h(x)
-
-    return log_ratio
+    return lambda x: epsilon * h(x)
 
 
 @dataclass(frozen=True)
 class GaussianShift:
-    """p = N(μ, Σ) moved to q = N(μ + δ, Σ).
-
-    pull: Σ⁻¹δ, (*event); chi2: χ²(q‖p) = exp(δᵀΣ⁻¹δ) − 1.
-    """
+    """p = N(μ, Σ) moved to q = N(μ + δ, Σ); pull: Σ⁻¹δ, (*event); chi2: exp(δᵀΣ⁻¹δ) − 1."""
 
     p: Gaussian
     q: Gaussian
@@ -61,10 +54,8 @@ class GaussianShift:
 def gaussian_shift(gaussian: Gaussian, delta: Tensor) -> GaussianShift:
     """The normal p = N(μ, Σ) moved by delta, (*event), with all that is known of the move."""
     if tuple(delta.shape) != gaussian.event_shape:
-        raise ValueError(
-            f"delta should have the shape of one input, {gaussian.event_shape}; "
-            f"got {tuple(delta.shape)}"
-        )
+        wanted = f"delta should have the shape of one input, {gaussian.event_shape}"
+        raise ValueError(f"{wanted}; got {tuple(delta.shape)}")
     mean = gaussian.mean.view(gaussian.event_shape) + delta
     pull = -gaussian(mean[None])[0]  # the score at μ + δ is −Σ⁻¹δ
     moved = Gaussian(mean, gaussian.factor @ gaussian.factor.T)
@@ -72,8 +63,7 @@ def gaussian_shift(gaussian: Gaussian, delta: Tensor) -> GaussianShift:
 
 
 TINY = torch.finfo(torch.float64).tiny
-FEWEST = 50
-"""Effective samples under which a mean and its standard error say little."""
+FEWEST = 50  # effective samples under which a mean and its standard error say little
 
 
 @dataclass(frozen=True)
@@ -81,8 +71,7 @@ class ShiftBound:
     """Both sides of |E_q[L_p f]| ≤ ρ √E_p[(L_p f)²].
 
     response: E_q[L_p f]; rho: ρ, √χ²(q‖p) as estimated or as given; bound: the right side;
-    slack: bound − |response|, with the standard error of that difference; effective_n: how many
-    draws from q the weighted draws from p are worth.
+    slack: bound − |response|; effective_n: draws from q that the weighted ones from p are worth.
     """
 
     response: Estimate
@@ -122,11 +111,9 @@ def shift_bound(
     It rests on E_p[L_p f] = 0, so a wrong score can break it. The response is known to no better
     than the residual's spread over √n, so a shift with ρ of the order 1/√n cannot be judged.
 
-    rho
-        √χ²(q‖p) if it is known, or the radius of a ball that holds q; by default it is estimated
-        from the weights, which underestimate it when they are few or uneven.
-    backend, probes, step, generator, batch
-        As for :func:`stein_identity`. E_p[(L_p f)²] is taken without bias from two probe sets.
+    rho: √χ²(q‖p) if it is known, or the radius of a ball that holds q; by default it is estimated
+    from the weights, which underestimate it when they are few or uneven.
+    The other options: as for :func:`stein_identity`; E_p[(L_p f)²] is unbiased, of two probe sets.
     """
     if rho is not None and not 0 <= rho < math.inf:
         raise ValueError(f"rho should be a finite number that is not negative; got {rho}")
@@ -137,24 +124,19 @@ def shift_bound(
     ratio = _density_ratio(log_ratio, x, batch)  # q/p
     effective_n = len(x) / float(ratio.square().mean())
     if effective_n < FEWEST:
-        warnings.warn(
-            f"the importance weights have collapsed: {len(x)} draws from p are worth "
-            f"{effective_n:.1f} from q. Use more draws, or a smaller shift",
-            stacklevel=3,  # past the decorator, at the caller's line
-        )
+        worth = f"{len(x)} draws from p are worth {effective_n:.1f} from q"
+        message = f"the importance weights have collapsed: {worth}. Use more, or a smaller shift"
+        warnings.warn(message, stacklevel=3)  # past the decorator, at the caller's line
     # Each (n,): the quantity's own value as the mean, and as the spread what one sample changes
     # in it to first order (the delta method), so that standard errors follow from all of them.
-    responses = _mean_under(ratio, r)
+    mean = (ratio * r).mean()  # E_q[r] = E_p[(q/p) r]
+    responses = mean + ratio * (r - mean)
     norms = _root_of_mean(r_squared)
     rhos = _root_chi2(ratio) if rho is None else torch.full_like(ratio, rho)
     bounds = rhos.mean() * norms + (rhos - rhos.mean()) * norms.mean()
-    return ShiftBound(
-        response=Estimate.of(responses),
-        rho=float(rhos.mean()),
-        bound=Estimate.of(bounds),
-        slack=Estimate.of(bounds - responses.mean().sign() * responses),
-        effective_n=effective_n,
-    )
+    slack = Estimate.of(bounds - responses.mean().sign() * responses)
+    response, bound = Estimate.of(responses), Estimate.of(bounds)
+    return ShiftBound(response, float(rhos.mean()), bound, slack, effective_n)
 
 
 def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
@@ -167,20 +149,12 @@ def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
     return weights / weights.mean()
 
 
-def _mean_under(ratio: Tensor, r: Tensor) -> Tensor:
-    """E_q[r] = E_p[(q/p) r]."""
-    mean = (ratio * r).mean()
-    return mean + ratio * (r - mean)
-
-
 def _root_of_mean(squares: Tensor) -> Tensor:
     """√E[squares]."""
     mean = squares.mean()
     if mean <= 0 and bool(squares.any()):  # a product of two estimates can be negative
-        raise ValueError(
-            f"E_p[(L_p f)²] is positive, but its estimate is {float(mean):.3g}: the probes drown "
-            "it. Use more probes, more samples or backend='exact'"
-        )
+        advice = "Use more probes, more samples or backend='exact'"
+        raise ValueError(f"E_p[(L_p f)²] > 0, but its estimate is {float(mean):.3g}. {advice}")
     root = mean.sqrt()
     return root + (squares - mean) / (2 * root).clamp_min(TINY)
 

@@ -23,10 +23,7 @@ from ._estimate import Estimate, Sides, batches, compare, in_batches, residual_p
 
 @dataclass(frozen=True)
 class SobolevIdentity(Sides):
-    """Both sides of the Sobolev identity, and the two terms of the right one.
-
-    curvature: E‖∇²f‖_F²; metric: E[∇fᵀ H_p ∇f], negative only if p is not log-concave.
-    """
+    """Both sides of the identity, and the right one's E‖∇²f‖_F² and metric E[∇fᵀ H_p ∇f]."""
 
     curvature: Estimate
     metric: Estimate
@@ -34,29 +31,19 @@ class SobolevIdentity(Sides):
 
 @torch.no_grad()
 def sobolev_identity(
-    f: Function,
-    x: Tensor,
-    score: Score,
-    *,
-    probes: int | None = None,
-    step: float | None = None,
-    generator: torch.Generator | None = None,
-    batch: int = 256,
-) -> SobolevIdentity:
+    f: Function, x: Tensor, score: Score, *, probes: int | None = None, step: float | None = None,
+    generator: torch.Generator | None = None, batch: int = 256,
+) -> SobolevIdentity:  # fmt: skip
     """E_p[(L_p f)²] = E_p‖∇²f‖_F² + E_p[∇fᵀ H_p ∇f], H_p = −∇s (sobolev-stein-identity).
 
     f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; score: (B, *) → (B, *), taken
     at x and a short step to either side, so it need not be differentiable by autograd.
 
-    probes
-        None for every second derivative of f, or K random directions for larger d. Both are
-        unbiased: with directions the square on the left is the product of two independent
-        estimates, and on the right E_v‖∇²f v‖² = ‖∇²f‖_F².
-    step
-        The step along ∇f to either side, in the units of x: eps^(1/3) by default, 0.005 in
-        float32. It should be short against the distance over which the score changes.
-    generator, batch
-        The source of random directions; how many rows are worked on at once.
+    probes: None for every second derivative of f, or K random directions for larger d. Both are
+    unbiased: with directions the left square is the product of two independent estimates.
+    step: along ∇f to either side, in the units of x: eps^(1/3) by default, 0.005 in float32; short
+    against the distance over which the score changes.
+    generator: of random directions; batch: rows at once.
     """
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"x should be float32 or float64, to take a difference; got {x.dtype}")
@@ -69,19 +56,14 @@ def sobolev_identity(
     t = torch.finfo(x.dtype).eps ** (1 / 3) if step is None else step
     curvature, gradient = _curvature_and_gradient(f, x, probes, generator, batch)
     metric = -_quadratic_form(score, x, gradient, t, batch)
-    sides = compare(first * second, curvature + metric)
-    return SobolevIdentity(
-        **vars(sides), curvature=Estimate.of(curvature), metric=Estimate.of(metric)
-    )
+    sides = vars(compare(first * second, curvature + metric))
+    return SobolevIdentity(**sides, curvature=Estimate.of(curvature), metric=Estimate.of(metric))
 
 
 def _curvature_and_gradient(
     f: Function, x: Tensor, probes: int | None, generator: torch.Generator | None, batch: int
 ) -> tuple[Tensor, Tensor]:
-    """‖∇²f‖_F² and ∇f at x: (n,) and (n, *).
-
-    The first is the mean of ‖∇²f v‖² over directions v whose v vᵀ have the mean I.
-    """
+    """‖∇²f‖_F², the mean of ‖∇²f v‖² over v with E[v vᵀ] = I, and ∇f at x: (n,) and (n, *)."""
     curvatures, gradients = [], []
     for part, (rows,) in batches(f, batch, x):
         v = _axes(rows) if probes is None else directions(rows, probes, generator=generator)
