@@ -38,7 +38,7 @@ FORMS: dict[FormName, Form] = {
 
 
 class Taser(Regulariser):
-    """TASER: the Stein penalty of the clean batch, in one of five forms.
+    """TASER: the Stein penalty at the clean inputs, in one of five forms.
 
     >>> import torch, taser
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
@@ -47,23 +47,23 @@ class Taser(Regulariser):
     >>> robust = taser.Taser(score, threat=taser.Threat("linf", 0.15))
     >>> loss = torch.nn.functional.cross_entropy(model(x), y) + 0.3 * robust(model, x, y)
 
-    Write σ for the score's noise level, ε for a standard normal draw, and
+    Write σ for the score's noise level, z for a standard normal draw, and
     s(x; v) = (s(x + σv) − s(x − σv))/2 ≈ −Jv/σ, with J the Jacobian of the denoiser's noise
-    estimate: Jv is the part of v that leads off the data. A form fixes the operator, the points,
-    the centre and the unit of λ together.
+    estimate: Jv is the component of v that the denoiser removes as noise, off the data. A form
+    fixes the operator, the points, the centre and the unit of λ together.
 
     form
         "steepest" (default): s(x; −u)·∇f(x) with u the direction in which f rises fastest inside
-        the threat, in units of the threat's ball: R ≈ mean (ε_threat · Ju·∇f)². λ from 0.1 to 1 is
-        a good start. It needs `threat`.
-        "paired": s(x; ε)·∇f(x), whose mean over ε is zero for every x; in units of the noise, σ²R.
-        "mixed": s(x + σε)·∇f(x), in units of the noise.
-        "noised": the full residual at x + σε, where E[r] = 0 holds exactly; in units of the noise.
+        the threat, in units of the threat's ball: R ≈ mean (ε · Ju·∇f)², with ε of the threat, so
+        a margin that moves by one inside the ball costs one. λ from 0.1 to 1 is a good start.
+        "paired": s(x; z)·∇f(x), whose mean over z is zero for every x; in units of the noise, σ²R.
+        "mixed": s(x + σz)·∇f(x), in units of the noise.
+        "noised": the full residual at x + σz, where E[r] = 0 holds exactly; in units of the noise.
         "paper": the full residual Δf + s·∇f at x, Algorithm 1. Its unit is that of a diffusion
         model's coordinates [-1, 1] if the inputs are pixels (R/16 for pixels in [0, 1]), and that
         of x for a score in closed form.
     threat
-        What the network should resist; for "steepest". Its box says where the pixels lie.
+        Norm and ε that the network should resist, needed by "steepest", and the range of inputs.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
         Of the :class:`taser.SteinPenalty`. By default "steepest" takes a random quarter of each
         batch: on digits 71.5 instead of 72.8 % robust, for less than half of the time.
@@ -132,8 +132,8 @@ class Taser(Regulariser):
                 check_structure(model, "difference")
             gradient = input_gradient(Probed(model, self.penalty.probe, y), x)
             return x, self.score.along(x, -steepest(gradient, self.threat.norm)), shared
-        moved, s = self.score.noised(x, generator)
-        return (x, s, shared) if self.form == "mixed" else (moved, s, shared.without_outputs())
+        noised, s = self.score.noised(x, generator)
+        return (x, s, shared) if self.form == "mixed" else (noised, s, shared.without_outputs())
 
     def unit(self, x: Tensor) -> float:
         """What R is multiplied by, so that λ is in the form's unit. x: inputs, (B, *)."""

@@ -1,6 +1,6 @@
-"""BatchNorm in the penalty's pass: the statistics of the batch, held fixed as the input varies.
+"""BatchNorm in the penalty's pass: the loss's batch statistics, held fixed as the input varies.
 
-The loss computes them anyway; :class:`SharedPass` records them there, with the outputs.
+:class:`SharedPass` records them in the loss's own forward, with the outputs.
 """
 
 from collections import Counter
@@ -33,9 +33,10 @@ BATCH_NORM = signature(F.batch_norm)
 def penalty_mode(
     model: nn.Module, x: Tensor, shared: "SharedPass", which: Statistics = "auto"
 ) -> Iterator[None]:
-    """Eval mode in full precision, with BatchNorm by the fixed statistics of the batch x, (B, *).
+    """Eval mode in full precision, with BatchNorm by fixed batch statistics.
 
-    shared: a pass of the loss that may have recorded these statistics.
+    They are those of the loss's first forward, if `shared` recorded it: of x, or of the attacked
+    points where the loss evaluates only these, as PGD training does. Else those of x, (B, *).
     """
     with (
         torch.autocast(x.device.type, enabled=False),
@@ -424,7 +425,7 @@ class PassRecorder:
         if wanted and isinstance(x, Tensor) and not x.requires_grad and self._recording is None:
             self._recording = SharedPass(model).__enter__()
             if self._recording.statistics is not None:
-                self._recording.statistics.passes = 1  # whose hook is too late for this one
+                self._recording.statistics.passes = 1  # its own hook does not count this forward
 
     def _end(self, _model: nn.Module, inputs: tuple, outputs: object) -> None:
         shared, self._recording = self._recording, None

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: the variance of the Stein residual as a penalty on a batch."""
+"""Algorithm 1 of the paper: the mean squared Stein residual about a centre, as a penalty."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -45,8 +45,9 @@ class Regulariser(nn.Module):
         mode (`regulariser.eval()`) the whole batch counts at every call.
     batchnorm
         "auto": a BatchNorm in training mode normalises by the statistics of the whole batch, held
-        fixed as the input varies (one more forward), so that R is of the function that the loss
-        trains; one in eval mode uses its running statistics. "running": always those.
+        fixed as the input varies, so that R is of the function that the loss trains: those of the
+        loss's own forward if it is shared, else of one more. One in eval mode uses its running
+        statistics. "running": always those.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Regulariser(nn.Module):
     ) -> Tensor:  # fmt: skip
         """R, a scalar. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
 
-        s: the score at x, for regularisers that need one and do not compute it themselves.
+        s: the score at x, for :class:`SteinPenalty` and form "paper"; the others compute their own.
         shared: a forward pass that the loss made at these weights, see :class:`SharedPass`;
         :meth:`attach` finds it by itself.
         """
@@ -137,7 +138,7 @@ class Regulariser(nn.Module):
         return 1.0
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that calls change, for a checkpoint; weights of a score are not among them."""
+        """What `taser train` saves: tensors that calls change, without the weights of a score."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -179,7 +180,9 @@ class Regulariser(nn.Module):
 
 
 class SteinPenalty(Regulariser):
-    """R = (1/B) Σ_i (r_i − D)², the variance of the Stein residual of a probe of a model.
+    """R = (1/B) Σ_i (r_i − D)², the mean squared Stein residual of a probe about a centre D.
+
+    With D the batch mean, the default, R is the variance, as in the paper.
 
     >>> import torch, taser
     >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3
@@ -303,10 +306,10 @@ class SteinPenalty(Regulariser):
             probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
             generator=self.generator_on(x.device), step=self.step, chunk=self.chunk,
             separate=self.terms, check=cached is None,
-            centre=self._cache.shared_values(f, x, shared, check=cached is None)
+            f_x=self._cache.shared_values(f, x, shared, check=cached is None)
             if backend == "difference" else None,
         )  # fmt: skip
-        # One example alone cannot show what couples examples.
+        # With one example, a coupling of examples cannot be detected: check again next time.
         if certain and len(x) > 1:
             self._cache.store(model, shared.modes, backend)
         return terms, backend

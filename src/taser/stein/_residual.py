@@ -108,11 +108,11 @@ def stein_residual(
 def residual_terms(
     f: Function, x: Tensor, s: Tensor, *, operator: Operator, backend: Backend, probes: int,
     distribution: Distribution, generator: torch.Generator | None, step: float | None,
-    chunk: int | None, separate: bool = False, check: bool = True, centre: Tensor | None = None,
+    chunk: int | None, separate: bool = False, check: bool = True, f_x: Tensor | None = None,
 ) -> Terms:  # fmt: skip
     """The residual of every probe; `check` looks for layers that would make it wrong.
 
-    centre: f(x), (B,), if the caller has it; the difference backend uses it.
+    f_x: f(x), (B,), if the caller has it; the difference backend uses it.
     """
     graph = torch.is_grad_enabled()
     x = _full_precision(x)
@@ -128,10 +128,10 @@ def residual_terms(
     v = x.new_empty(0)
     if operator == "langevin" and backend != "exact":
         v = directions(x, probes, distribution, generator)
-    # Half precision would drown the derivatives, so this is an island of full precision.
+    # In half precision rounding dominates the derivatives.
     with torch.autocast(x.device.type, enabled=False):
         if backend == "difference":
-            return difference(f, x, s, v, operator, step, chunk, separate, centre)
+            return difference(f, x, s, v, operator, step, chunk, separate, f_x)
         with torch.enable_grad(), plain_kernels():
             if backend == "piecewise_linear":
                 terms = piecewise_linear(_probed(f), x, s, v, operator, chunk)
@@ -230,7 +230,7 @@ def default_step(dtype: torch.dtype, operator: Operator, *, one_sided: bool = Fa
 
 def difference(
     f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, step: float | None = None,
-    chunk: int | None = None, separate: bool = False, centre: Tensor | None = None,
+    chunk: int | None = None, separate: bool = False, f_x: Tensor | None = None,
 ) -> Terms:  # fmt: skip
     """r from values of f alone.
 
@@ -242,36 +242,36 @@ def difference(
     first derivative is right. `chunk` probes share one call of f (None: all) when f is
     :class:`~taser.probes.Probed`; any other f is called once for each point.
     `separate` spends one more forward, without a graph, to tell the two terms apart.
-    centre: f(x), (B,), if it is known: then a first difference is one-sided, half the work.
+    f_x: f(x), (B,), if the caller has it: then a first difference is one-sided, half the work.
     """
-    one_sided = operator == "first_order" and centre is not None
+    one_sided = operator == "first_order" and f_x is not None
     t = default_step(x.dtype, operator, one_sided=one_sided) if step is None else step
     if operator == "first_order":
-        return Terms.of(_directional(f, x, s, t, centre), None)
-    if centre is None:
-        centre = values(f, x.clone())  # a copy: the model may begin with an operation in place
+        return Terms.of(_directional(f, x, s, t, f_x), None)
+    if f_x is None:
+        f_x = values(f, x.clone())  # a copy: the model may begin with an operation in place
     bend = x + (t * t / 2) * s
     rows = []
     for vs in v.split(chunk or len(v)):
         forth, back = _evaluate(f, torch.cat([bend + t * vs, bend - t * vs])).chunk(2)
-        rows.append((forth + back - 2 * centre) / (t * t))
+        rows.append((forth + back - 2 * f_x) / (t * t))
     per_probe = torch.cat(rows)
     if not separate:
         return Terms(per_probe)
     with torch.no_grad():
-        drift = (values(f, bend) - centre) * (2 / (t * t))
+        drift = (values(f, bend) - f_x) * (2 / (t * t))
         return Terms(per_probe, per_probe.mean(0) - drift, drift)
 
 
-def _directional(f: Function, x: Tensor, s: Tensor, t: float, centre: Tensor | None) -> Tensor:
+def _directional(f: Function, x: Tensor, s: Tensor, t: float, f_x: Tensor | None) -> Tensor:
     """s·∇f = [f(x + t u) − f(x − t u)]·|s|/(2t) along u = s/|s|, |·| the root mean square.
 
     With f(x) given, [f(x + t u) − f(x)]·|s|/t.
     """
     size = s.flatten(1).square().mean(1).sqrt()
     u = s / rows_like(size.clamp_min(torch.finfo(s.dtype).tiny), s)
-    if centre is not None:
-        return (values(f, x + t * u) - centre) * (size / t)
+    if f_x is not None:
+        return (values(f, x + t * u) - f_x) * (size / t)
     forth, back = _evaluate(f, torch.stack([x + t * u, x - t * u]))
     return (forth - back) * (size / (2 * t))
 
