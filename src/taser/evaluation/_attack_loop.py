@@ -36,16 +36,12 @@ VALUES = AT_ONCE * 28 * 28  # of smaller images more: 8×8 digits gain a fifth t
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one stage of an attack did to a batch of R examples.
+    """What one stage of an attack did to a batch of R examples."""
 
-    rows: (R,) their numbers; broken: (R,) bool; distance: (R,), zero where not broken; points:
-    (k, *), the inputs that broke k of them; findings; seconds.
-    """
-
-    rows: Tensor
-    broken: Tensor
-    distance: Tensor
-    points: Tensor
+    rows: Tensor  # (R,)
+    broken: Tensor  # (R,) bool
+    distance: Tensor  # (R,), zero where not broken
+    points: Tensor  # (k, *), the inputs that broke k of them
     findings: tuple[Finding, ...]
     seconds: float
 
@@ -55,10 +51,7 @@ class OtherRun(ValueError):
 
 
 class BatchStore:
-    """A folder with a file for every finished batch, written atomically.
-
-    settings: what the results depend on. A folder made with others is refused.
-    """
+    """A folder with a file for every finished batch, refused if made with other `settings`."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -68,10 +61,8 @@ class BatchStore:
             write_atomically(path, json.dumps(wanted, indent=1) + "\n")
         found = json.loads(path.read_text())  # an older version may have written fewer settings
         if other := [name for name in wanted if name in found and found[name] != wanted[name]]:
-            raise OtherRun(
-                f"{folder} holds an evaluation with other {', '.join(other)}: choose another "
-                "folder (--out), or remove that one to start anew"
-            )
+            advice = "choose another folder (--out), or remove that one to start anew"
+            raise OtherRun(f"{folder} holds an evaluation with other {', '.join(other)}: {advice}")
 
     def get(self, key: str, rows: Tensor) -> BatchResult | None:
         """A finished batch of these rows, or None if there is none or it is damaged."""
@@ -103,9 +94,7 @@ class BatchStore:
 
 
 @contextmanager
-def locked_store(
-    out: Path | str | None, settings: Mapping[str, Any]
-) -> Iterator[BatchStore | None]:
+def locked_store(out: Path | str | None, settings: dict[str, Any]) -> Iterator[BatchStore | None]:
     """The store in this folder, for one process at a time; None without a folder."""
     if out is None:
         yield None
@@ -116,11 +105,10 @@ def locked_store(
 
 @dataclass(frozen=True)
 class AttackLoop:
-    """Runs attacks on one model and one set of examples.
+    """Runs attacks on one model and n examples; attacks see `prepared`, the same function faster.
 
-    model: gives the verdicts; prepared: the same function, made faster, which attacks see; x:
-    (n, *); y: (n,). Attacks are not trusted: their points are classified by `model`, and count only
-    inside the threat's ball and box.
+    Attacks are not trusted: their points are classified by `model`, and count only inside the
+    threat's ball and box.
     """
 
     model: Model
@@ -145,18 +133,15 @@ class AttackLoop:
     ) -> tuple[Verdicts, Tensor, list[Finding]]:
         """Attack the examples that are `correct`, (n,): verdicts, points (n, *), findings.
 
-        Stages of a cascade come one after the other over all examples, each on those that are still
-        correct, in full batches: broken examples cost nothing more.
-
-        key: seeds and names its batches, by default the attack's name; progress: counted in forward
+        Each stage of a cascade runs on all examples that are still correct, in full batches. key:
+        seeds and names its batches, by default the attack's name; progress: counted in forward
         passes, where what a broken example is spared counts as done.
         """
         key = key or attack.name
         correct, points = correct.clone(), self.x.cpu().clone()
         distance, stage_of = torch.zeros(len(correct)), torch.full((len(correct),), -1)
         findings: list[Finding] = []
-        seconds = 0.0
-        stages = stages_of(attack)
+        seconds, stages = 0.0, stages_of(attack)
         costs = [passes_of(stage) for stage in stages]
         total = int(correct.sum()) * sum(costs)
         for place, stage in enumerate(stages):
@@ -227,10 +212,7 @@ def warnings_to_findings(caught: list[warnings.WarningMessage], name: str) -> li
 
 
 class Differentiable(nn.Module):
-    """The same outputs; where the model detaches its input, a gradient of zero instead of an error.
-
-    Gradient attacks then stay at x, and the evaluation or audit reports it.
-    """
+    """The same outputs; where the model detaches its input, a gradient of zero and no error."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -254,8 +236,7 @@ class Differentiable(nn.Module):
 def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
     """The fastest form of `model` that gives the same logits and gradients on the first examples.
 
-    x: (n, *); y: (n,). BatchNorm is folded and channels are innermost where that works; the model
-    itself is not changed.
+    BatchNorm is folded and channels are innermost where that works, in a copy.
     """
     try:
         plain = copy.deepcopy(check_module(model)).eval().requires_grad_(False)
@@ -295,19 +276,15 @@ class _Prepared(nn.Module):
 
 
 def _same(plain: Model, prepared: Model, x: Tensor, y: Tensor) -> bool:
-    """Whether logits and gradients are the same up to rounding. x: (B, *); y: (B,).
-
-    Gradients are compared as well: tracing forgets a `no_grad` inside a model, which would show
-    an attack what the model hides. They are taken a little off the examples, because flat pixels
-    lie on kinks and ties, where rounding picks one gradient of several. A batch of one finds sizes
-    that tracing has fixed.
-    """
-    with torch.no_grad():
+    """Whether logits and gradients are the same up to rounding. x: (B, *); y: (B,)."""
+    with torch.no_grad():  # a batch of one finds sizes that tracing has fixed
         wanted, found, alone = plain(x.clone()), prepared(x.clone()), prepared(x[:1].clone())
     allowed = OUTPUTS * (float(wanted.abs().max()) + 1e-12)
     for one, other in ((found, wanted), (alone, wanted[:1])):
         if not float((one - other).abs().max()) <= allowed:
             return False
+    # Tracing forgets a `no_grad` inside a model, which would show an attack what the model hides.
+    # A little off the examples: flat pixels lie on kinks, where rounding picks one gradient.
     noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
     slope, same = (input_gradient(f, x + 0.01 * noise, y, margin) for f in (plain, prepared))
     return float((same - slope).norm()) <= GRADIENTS * float(slope.norm()) + 1e-12

@@ -39,9 +39,8 @@ class Point:
 class Audit:
     """The checks' results.
 
-    curve: accuracy on the n examples as ε grows; n: the audited examples, all of which the model
-    gets right; given: how many it was tried on; findings: other oddities; settings: seeds, hashes,
-    versions and budgets, which determine the result.
+    curve: accuracy as ε grows; n: how many of the `given` examples are audited, all that the
+    model gets right; findings: other oddities; settings: seeds, hashes, versions and budgets.
     """
 
     checks: tuple[Check, ...]
@@ -53,12 +52,12 @@ class Audit:
     settings: dict[str, Any]
 
     def __repr__(self) -> str:
-        names = ", ".join(check.name for check in self.failed)
-        return (
-            f"Audit({self.verdict}: {len(self.checks)} checks, {len(self.failed)} failed, "
-            f"{len(self.skipped)} skipped; {self.threat}, n={self.n} of {self.given}"
-            + (f"; failed: {names})" if names else ")")
+        names = "; failed: " * bool(self.failed) + ", ".join(check.name for check in self.failed)
+        counts = (
+            f"{len(self.checks)} checks, {len(self.failed)} failed, {len(self.skipped)} skipped"
         )
+        where = f"{self.threat}, n={self.n} of {self.given}"
+        return f"Audit({self.verdict}: {counts}; {where}{names})"
 
     @property
     def verdict(self) -> Literal["trust", "do not trust"]:
@@ -108,20 +107,18 @@ def audit(
     findings = check_data(x, y, threat)
     classes, odd = check_model(model, x, y)
     settings = {
-        **asdict(Provenance.of(model, x, y, (), seed, batch_size)),
-        "threat": asdict(threat),
+        **asdict(Provenance.of(model, x, y, (), seed, batch_size)), "threat": asdict(threat),
         "oddities": oddities(odd),
         "surrogate": weights_hash(check_module(surrogate)) if surrogate else None,
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
-    }
+    }  # fmt: skip
     with seeded(x.device, seed), locked_store(out, settings) as store:
         loop = AttackLoop.of(model, x, y, seed, batch_size, store)
         right = loop.correct(x, y)
         if int(right.sum()) < MIN_CORRECT:
-            raise TooFewCorrect(
-                f"an audit takes at least {MIN_CORRECT} examples that the model gets right; it got "
-                f"{int(right.sum())} of {len(y)}. Give it more"
-            )
+            wanted = f"at least {MIN_CORRECT} examples that the model gets right"
+            got = f"{int(right.sum())} of {len(y)}"
+            raise TooFewCorrect(f"an audit takes {wanted}; it got {got}. Give it more")
         loop = replace(loop, x=x[right], y=y[right])
         target = AuditTarget(loop, classes, threat, surrogate, steps, restarts, queries)
         checks = []
@@ -138,10 +135,7 @@ def undefended(
     x: Tensor, y: Tensor, classes: int, *, epochs: int = 5, width: int = 16, seed: int = 0,
     progress: Progress | None = None,
 ) -> nn.Module:  # fmt: skip
-    """A small network trained on x, (N, *), and y, (N,), with cross-entropy and nothing else.
-
-    A convolutional one for images, a perceptron for vectors; in eval mode.
-    """
+    """A small CNN or, for vectors, MLP trained on x, (N, *), and y, (N,), with cross-entropy."""
     shape, images = tuple(x.shape[1:]), x.ndim == 4
     with seeded(x.device, seed):
         network = SmallCNN(shape, classes, width) if images else MLP(shape, classes, 8 * width)

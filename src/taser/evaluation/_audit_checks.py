@@ -9,17 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taser.attacks import (
-    FGSM,
-    SPSA,
-    Attack,
-    LastingPGD,
-    RandomNoise,
-    RaySearch,
-    Transfer,
-    cross_entropy,
-    input_gradient,
-)
+from taser.attacks import FGSM, SPSA, Attack, LastingPGD, cross_entropy, input_gradient
+from taser.attacks._simple import RandomNoise, RaySearch, Transfer
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
@@ -36,14 +27,10 @@ SPSA_STEPS = 32  # as in the paper; each takes two queries a sample
 
 @dataclass(frozen=True)
 class Check:
-    """A question with its answer.
-
-    passed: None where the check was skipped, and `figure` then says why; figure: what was
-    measured, as text; explanation: why that matters; numbers: the figure's parts.
-    """
+    """A question with its answer: what was measured, as text and as numbers, and why it matters."""
 
     name: str
-    passed: bool | None
+    passed: bool | None  # None where the check was skipped, and `figure` then says why
     figure: str
     explanation: str
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -57,9 +44,7 @@ class Check:
 def counted(
     n: int, count: int, what: str, *, allowed: float = ALLOWED, other: int | None = None
 ) -> Check:
-    """Failed if count/n exceeds the allowed share significantly (exact binomial test).
-
-    One-sided: for n = 100 and 2 % it takes 7, for 1000 it takes 32.
+    """Failed if count/n exceeds the allowed share significantly (one-sided exact binomial test).
 
     other: of two attacks of equal strength, one alone breaks `count` examples and the other alone
     this many. Then the test is the exact sign test of those (McNemar's), and the check passes as
@@ -210,9 +195,9 @@ def large_epsilon(target: AuditTarget) -> Check:
 # Attacks without gradients of the model, which should break nothing that gradients did not.
 
 
-def _beyond_gradients(target: AuditTarget, what: str, *attacks: Attack) -> Check:
+def _beyond_gradients(target: AuditTarget, what: str, *plan: Attack) -> Check:
     right = target.after_gradients
-    for attack in attacks:
+    for attack in plan:
         right = target.after(attack, right)
     what = f"broken by {what} and by no gradient attack"
     return counted(target.n, _broken(target.after_gradients, right), what)
@@ -251,14 +236,11 @@ def transfer(target: AuditTarget) -> Check:
     own gradients, those are masked (Papernot et al., 2017)."""
     if target.surrogate is None:
         return Check("", None, "no surrogate model was given", "")
-    attacks = (
-        Transfer(
-            LastingPGD(target.threat, target.steps, target.restarts, loss=loss),
-            target.surrogate, name=f"transfer {name}",
-        )
-        for name, loss in LOSSES.items()
-    )  # fmt: skip
-    return _beyond_gradients(target, "transfer", *attacks)
+    transfers = []
+    for name, loss in LOSSES.items():
+        made = LastingPGD(target.threat, target.steps, target.restarts, loss=loss)
+        transfers.append(Transfer(made, target.surrogate, name=f"transfer {name}"))
+    return _beyond_gradients(target, "transfer", *transfers)
 
 
 CHECKS = (

@@ -10,16 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taser.attacks import (
-    Attack,
-    AttackLoss,
-    AutoAttackPart,
-    Model,
-    RestartedPGD,
-    Threat,
-    cross_entropy,
-    margin,
-)
+from taser.attacks import Attack, AutoAttackPart, Model, RestartedPGD, Threat
+from taser.attacks._attack import AttackLoss, cross_entropy, margin
 from taser.probes import Margin
 
 from ._attack_loop import AttackLoop
@@ -36,9 +28,8 @@ LONGER = 4  # times as many steps, to see whether PGD has converged
 class AuditTarget:
     """A model, n examples that it gets right, and the cached results of attacks on them.
 
-    `after_…`: (n,) bool, the examples that the model still gets right after these attacks. An
-    attack is run only on the examples left by the one it is compared with. Every attack has a
-    name of its own, which seeds it and under which the loop stores its batches.
+    `after_…`: (n,) bool, those that it still gets right. An attack is run only on the examples left
+    by the one it is compared with. Its own name seeds it and names its stored batches.
     """
 
     loop: AttackLoop
@@ -142,11 +133,8 @@ class Budgeted(AutoAttackPart):
 
     def _package(self, target: Any, x: Tensor) -> Any:
         package = super()._package(target, x)
-        package.square.n_queries = self.budget
-        targeted = package.apgd_targeted
-        targeted.n_iter = self.budget
+        package.square.n_queries = package.apgd_targeted.n_iter = self.budget
         # The steps at which its step size is halved: the package's shares of all steps.
-        targeted.n_iter_2 = max(int(0.22 * self.budget), 1)
-        targeted.n_iter_min = max(int(0.06 * self.budget), 1)
-        targeted.size_decr = max(int(0.03 * self.budget), 1)
+        for name, share in (("n_iter_2", 0.22), ("n_iter_min", 0.06), ("size_decr", 0.03)):
+            setattr(package.apgd_targeted, name, max(int(share * self.budget), 1))
         return package

@@ -1,8 +1,7 @@
 """Accuracy under common corruptions of images, after CIFAR-10-C (Hendrycks and Dietterich, 2019).
 
 The levels of severity 1 … 5 are CIFAR-10-C's own; where our form is simpler than theirs, they are
-chosen to be about as strong, and the function says so. Pixels are not rounded to bytes. A
-corruption is a function (x, level, generator) → images like x, and a line of `CORRUPTIONS`.
+about as strong, and the function says so. Pixels are not rounded to bytes.
 """
 
 import io
@@ -32,8 +31,7 @@ SMALL = 1e-12  # in place of zero in a denominator
 class Corruption:
     """A change that no adversary chose: noise, blur, weather, compression.
 
-    apply: (x, level, generator) → images like x, (B, C, H, W); levels: those of severity 1 … 5;
-    kind: the group it is reported with.
+    apply: (x, level, generator) → images like x, (B, C, H, W); levels: those of severity 1 … 5.
 
     >>> import torch
     >>> dim = Corruption("dim", lambda x, level, generator: level * x, (0.9, 0.8, 0.7, 0.6, 0.5))
@@ -116,20 +114,13 @@ def gaussian_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor
 
 
 def defocus_blur(x: Tensor, radius: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-    """k ∗ x with k a disc whose edge falls off over one pixel.
-
-    The radii give kernels of the variance that those of CIFAR-10-C have, which are a coarse disc
-    smoothed by a 3×3 Gaussian.
-    """
+    """k ∗ x, k a disc whose edge falls off over one pixel, of the variance of CIFAR-10-C's."""
     edge = in_pixels(radius, x) + 0.5
     return _blurred(x, edge, lambda squared: (edge - squared.sqrt()).clamp(0, 1))
 
 
 def motion_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
-    """Σ_i k_i x(· + i·u) with k_i ∝ exp(−i²/2σ²), i ≥ 0: a trail in one direction u.
-
-    The direction is drawn for each image, within 45° of the horizontal.
-    """
+    """Σ_i k_i x(· + i·u), k_i ∝ exp(−i²/2σ²), i ≥ 0; u drawn within 45° of the horizontal."""
     sigma = in_pixels(sigma, x)
     angle = torch.rand(len(x), dtype=x.dtype, device=x.device, generator=generator)
     angle = math.pi / 4 * (2 * angle - 1)
@@ -169,10 +160,7 @@ def jpeg(x: Tensor, quality: int, generator: torch.Generator) -> Tensor:  # noqa
 
 
 def brightness(x: Tensor, change: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-    """V ← V + c in hue, saturation and value, where V = max over colours: x·(V + c)/V.
-
-    Black, which has no colour to keep, becomes grey.
-    """
+    """V ← V + c in hue, saturation and value, V = max over colours: x·(V + c)/V; black: grey."""
     value = x.amax(1, keepdim=True)
     brighter = (value + change).clamp(0, 1)
     return torch.where(value > 0, x / value.clamp_min(SMALL), 1.0) * brighter
@@ -185,10 +173,7 @@ def contrast(x: Tensor, factor: float, generator: torch.Generator) -> Tensor:  #
 
 
 def saturate(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Tensor:  # noqa: ARG001
-    """S ← a·S + b with S = (V − min)/V, hue and V = max kept: V − (V − x)·S′/S.
-
-    Grey stays grey, since it has no hue.
-    """
+    """S ← a·S + b with S = (V − min)/V, hue and V = max kept: V − (V − x)·S′/S; grey stays grey."""
     factor, plus = level
     value = x.amax(1, keepdim=True)
     saturation = (value - x.amin(1, keepdim=True)) / value.clamp_min(SMALL)
@@ -220,8 +205,7 @@ def speckle_noise(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor
 def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Tensor:
     """(x + c·fog)·m/(m + c), m the image's brightest value: fog adds light and reduces contrast.
 
-    The fog is Σ_k w^{−k}·noise of ever finer grids, scaled to [0, 1], for the plasma fractal of
-    CIFAR-10-C, whose amplitude falls by w from one grid to the next as well.
+    The fog is Σ_k w^{−k}·noise of ever finer grids, scaled to [0, 1]: CIFAR-10-C's plasma fractal.
     """
     amount, decay = level
     grids = enumerate((2, 3, 5, 9, 17))  # each twice as fine as the last
@@ -233,10 +217,9 @@ def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Te
 
 
 def elastic(x: Tensor, size: float, generator: torch.Generator) -> Tensor:
-    """x(p + size·u(p)) with u a smooth random field of about unit variance, size in 1/32 of x.
+    """x(p + size·u(p)), u a smooth random field of about unit variance, size in 1/32 of x.
 
-    CIFAR-10-C has a random affine map and a field of its own; this one field of 4 × 4 knots moves
-    pixels about as far.
+    It moves pixels about as far as CIFAR-10-C's random affine map and field.
     """
     field = smooth_noise(x, 4, 2, generator).movedim(1, -1)
     return shifted(x, size * min(x.shape[-2:]) / 32 * field)
@@ -264,22 +247,15 @@ CORRUPTIONS = (
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """Which of n examples a model gets right, clean and corrupted.
+    """Which of n examples a model gets right, clean and corrupted."""
 
-    clean: (n,) bool; correct: for each corruption (5, n) bool, one row a severity; skipped: for
-    each corruption that these inputs do not allow, why.
-    """
-
-    clean: Tensor
-    correct: Mapping[str, Tensor]
-    skipped: Mapping[str, str]
+    clean: Tensor  # (n,) bool
+    correct: Mapping[str, Tensor]  # (5, n) bool for each corruption, one row a severity
+    skipped: Mapping[str, str]  # for each corruption that these inputs do not allow, why
     seed: int
 
     def accuracy(self, corruption: str | None = None, severity: int | None = None) -> Interval:
-        """Mean over the corruptions and severities, or of one of them; 95 % interval.
-
-        The bootstrap draws examples with all their corruptions, which are not independent.
-        """
+        """Mean over the corruptions and severities, or of one of them; 95 % interval."""
         if severity is not None and severity not in SEVERITIES:
             raise ValueError(f"severity should be one of {list(SEVERITIES)}; got {severity}")
         chosen = [self.correct[corruption]] if corruption else list(self.correct.values())
@@ -294,21 +270,16 @@ class Shift:
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON; `correct` as 0 and 1."""
         verdicts = {"clean": self.clean, **self.correct}
+        corruptions = {}
+        for name in self.correct:
+            levels = [asdict(self.accuracy(name, s)) for s in SEVERITIES]
+            corruptions[name] = {"mean": asdict(self.accuracy(name)), "severities": levels}
         return {
-            "n": len(self.clean),
-            "seed": self.seed,
-            "clean": asdict(self.clean_accuracy),
-            "mean": asdict(self.accuracy()),
-            "corruptions": {
-                name: {
-                    "mean": asdict(self.accuracy(name)),
-                    "severities": [asdict(self.accuracy(name, s)) for s in SEVERITIES],
-                }
-                for name in self.correct
-            },
+            "n": len(self.clean), "seed": self.seed, "clean": asdict(self.clean_accuracy),
+            "mean": asdict(self.accuracy()), "corruptions": corruptions,
             "skipped": dict(self.skipped),
             "correct": {name: rows.int().tolist() for name, rows in verdicts.items()},
-        }
+        }  # fmt: skip
 
 
 def shift(

@@ -37,12 +37,11 @@ def evaluate(
     out: a folder to store finished batches in. Killed and started again, the evaluation resumes; at
     the end the folder holds evaluation.json and the attacked inputs.
 
-    Each attack is tried on **every** example that is right when clean, so its accuracy is its own
-    and can be compared with a paper's; only the stages inside AutoAttack share the work, each on
-    what the earlier ones left, as that attack is defined. The worst case counts the examples that
-    are right under all of them. The model runs in eval mode and is left as it was; attacks see a
-    copy with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies
-    in the ball and in the box.
+    Each attack is tried on **every** example that is right when clean; only the stages inside
+    AutoAttack run each on what the earlier ones left. The worst case counts the examples that are
+    right under all of them. The model runs in eval mode and is left as it was; attacks see a copy
+    with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies in
+    the ball and in the box.
     """
     threat = threat or Threat()
     if batch_size < 1:
@@ -65,9 +64,8 @@ def evaluate(
         loop = AttackLoop.of(model, x, y, seed, batch_size, store)
         clean, verdicts, attacked = _run(loop, plan, findings, progress)
         findings = list(dict.fromkeys(findings))
-        evaluation = Evaluation(
-            threat, index, y.cpu(), clean, verdicts, tuple(findings), provenance, attacked
-        )
+        record = (clean, verdicts, tuple(findings), provenance, attacked)
+        evaluation = Evaluation(threat, index, y.cpu(), *record)
         if store:
             content = save({"x": attacked.contiguous()})
             write_atomically(store.folder / "attacked.safetensors", content)
@@ -83,10 +81,8 @@ def _plan(
         if isinstance(attack, str):
             attack = named_attack(attack, threat, classes=classes, images=images, seed=seed)
         if not isinstance(attack, Attack):
-            raise TypeError(
-                f"an attack should be a name or a taser.attacks.Attack, called with (model, x, y) "
-                f"and with a name and a threat; got {attack!r}"
-            )
+            wanted = "a name or a taser.attacks.Attack, called with (model, x, y)"
+            raise TypeError(f"an attack should be {wanted}; got {attack!r}")
         if attack.threat != threat:
             raise ValueError(f"{attack.name} attacks within {attack.threat}, not {threat}")
         plan.append(attack)
@@ -99,10 +95,7 @@ def _plan(
 def _run(
     loop: AttackLoop, plan: Sequence[Attack], findings: list[Finding], progress: Progress | None
 ) -> tuple[Tensor, dict[str, Verdicts], Tensor]:
-    """Clean verdicts, those of each attack, the input that broke each example first.
-
-    What attacks report is added to `findings`.
-    """
+    """Clean verdicts, those of each attack, the input that broke it first; adds findings."""
     with seeded(loop.x.device, loop.seed):
         clean = loop.correct(loop.x, loop.y).cpu()
     robust, attacked = clean.clone(), loop.x.cpu().clone()
@@ -143,9 +136,8 @@ def accuracy_curve(
 ) -> Curve:  # fmt: skip
     """Accuracy under an attack at multiples of the threat's ε. x: (n, *); y: (n,).
 
-    attack: by default PGD on the margin, 20 steps from 2 starts: cheap, and close to AutoAttack
-    unless gradients are masked. A larger ball holds the smaller one, so a broken example stays
-    broken. In ℓ∞, an ε beyond the box is left out.
+    attack: by default PGD on the margin, 20 steps from 2 starts. A broken example stays broken at
+    larger ε. In ℓ∞, an ε beyond the box is left out.
     """
     threat = threat or Threat()
     make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))

@@ -29,30 +29,25 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     if not isinstance(threat, Threat):
         raise ValueError(f"threat should be a taser.attacks.Threat; got {threat!r}")
     if not x.is_floating_point() or x.ndim < 2 or len(x) == 0:
-        raise ValueError(
-            f"x should be floating-point inputs (N, …); got {tuple(x.shape)} of {x.dtype}"
-            + (" (divide bytes by 255)" if x.dtype == torch.uint8 else "")
-        )
+        got = f"{x.dtype}" + " (divide bytes by 255)" * (x.dtype == torch.uint8)
+        raise ValueError(f"x should be floating-point inputs (N, …); got {tuple(x.shape)} of {got}")
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-        raise ValueError(
-            f"y should be ({len(x)},) class numbers, int64; got {tuple(y.shape)} of {y.dtype}"
-        )
+        got = f"{tuple(y.shape)} of {y.dtype}"
+        raise ValueError(f"y should be ({len(x)},) class numbers, int64; got {got}")
     low, high = (float(end) for end in torch.aminmax(x))  # NaN, if there is one
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError("x should be finite; it has entries that are NaN or infinite")
     bottom = -math.inf if threat.low is None else threat.low
     top = math.inf if threat.high is None else threat.high
     if low < bottom - TOLERANCE or high > top + TOLERANCE:
-        raise ValueError(
-            f"x should lie in [{bottom:g}, {top:g}]; got values from {low:g} to {high:g}. Divide "
-            "bytes by 255, let the model normalise inside itself, or for tables take "
-            "Threat(…, low=None, high=None)"
-        )
+        what = f"x should lie in [{bottom:g}, {top:g}]; got values from {low:g} to {high:g}"
+        tables = "for tables take Threat(…, low=None, high=None)"
+        raise ValueError(f"{what}. Divide bytes by 255, normalise inside the model, or {tables}")
     side = math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0
     if threat.epsilon > side * (top - bottom):
+        where = "reaches beyond the whole box of the inputs"
         raise ValueError(
-            f"epsilon={threat.epsilon:g} reaches beyond the whole box of the inputs; did you mean "
-            f"{threat.epsilon:g}/255?"
+            f"epsilon={threat.epsilon:g} {where}; did you mean {threat.epsilon:g}/255?"
         )
     rows = subset(len(x), COMPARED)  # the first might be all of one class
     close = float((_half_distance(x[rows], y[rows], threat) <= threat.epsilon).float().mean())
@@ -73,16 +68,11 @@ def _half_distance(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
 
 
 def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]:
-    """Run a model on the first examples: the number of its classes, and findings.
-
-    Raise for what cannot be evaluated. x: (n, *); y: (n,), of which every label is checked.
-    """
+    """Run a model on the first of n examples: the number of its classes, and findings; or raise."""
     norms = [part for part in check_module(model).modules() if isinstance(part, _BatchNorm)]
     if any(norm.running_mean is None or norm.running_var is None for norm in norms):
-        raise ValueError(
-            "a BatchNorm has no running statistics, so that one example's output depends on the "
-            "others in its batch: train with track_running_stats=True"
-        )
+        why = "so that outputs depend on the batch: train with track_running_stats=True"
+        raise ValueError(f"a BatchNorm has no running statistics, {why}")
     x = x[:TRIED]
     with eval_mode(model, freeze=True), restored_rng(x.device), torch.no_grad():
         logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
@@ -108,37 +98,24 @@ def _oddities_of(
         yield Finding("train mode", "the model was in train mode; evaluated in evaluation mode")
     fresh = [n for n in norms if not n.running_mean.any() and bool((n.running_var == 1).all())]  # type: ignore[union-attr]
     if fresh:
-        yield Finding(
-            "BatchNorm",
-            f"{len(fresh)} of {len(norms)} BatchNorms still have the statistics they were made "
-            "with: were the buffers loaded?",
-        )
+        what = f"{len(fresh)} of {len(norms)} BatchNorms still have the statistics they were made"
+        yield Finding("BatchNorm", f"{what} with: were the buffers loaded?")
     with eval_mode(model, freeze=True), restored_rng(x.device):
         slope = input_gradient(Differentiable(model), x, logits.new_zeros(len(x)).long(), margin)
     if not slope.any():
-        yield Finding(
-            "no gradient",
-            f"at the first {len(x)} examples the model's gradient is zero (no_grad, detach, "
-            "rounded inputs?): attacks that follow it do not move, so only Square and SPSA "
-            "are informative; audit the model",
-        )
+        what = f"at the first {len(x)} examples the model's gradient is zero (no_grad, detach, "
+        so = "attacks that follow it do not move, so only Square and SPSA are informative"
+        yield Finding("no gradient", f"{what}rounded inputs?): {so}; audit the model")
     length = logits.norm(dim=1).clamp_min(1e-12)
     if bool(((logits - again).norm(dim=1) > CHANGE * length).any()):
-        yield Finding(
-            "stochastic",
-            "the model's outputs change between calls, so one wrong or right prediction proves "
-            "little; attack the average over draws",
-        )
+        what = "the model's outputs change between calls, so one prediction proves little"
+        yield Finding("stochastic", f"{what}; attack the average over draws")
     elif float((logits[0] - alone[0]).norm()) > CHANGE * float(length[0]):
-        yield Finding(
-            "coupled", "an example's output depends on the others in its batch: verdicts do too"
-        )
+        what = "an example's output depends on the others in its batch: verdicts do too"
+        yield Finding("coupled", what)
     if looks_like_probabilities(logits):
-        yield Finding(
-            "probabilities",
-            "the model gives probabilities: they saturate, and gradients vanish with them; "
-            "evaluate its logits",
-        )
+        what = "the model gives probabilities: they saturate, and gradients vanish with them"
+        yield Finding("probabilities", f"{what}; evaluate its logits")
 
 
 def oddities(findings: Iterable[Finding]) -> list[str]:

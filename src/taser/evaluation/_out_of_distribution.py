@@ -1,8 +1,4 @@
-"""Detecting out-of-distribution inputs by the Stein residual, and by the usual statistics.
-
-Over data of the score's law the residual has mean zero, whatever the network. A residual far from
-its mean on training data shows that input, network and score do not fit together.
-"""
+"""Detecting out-of-distribution inputs by the Stein residual, and by the usual statistics."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,9 +21,8 @@ from ._record import device_of
 from ._statistics import Interval, auroc
 
 RESIDUALS: dict[str, Operator] = {
-    "Stein residual": "langevin",
-    "first-order residual": "first_order",
-}
+    "Stein residual": "langevin", "first-order residual": "first_order",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,10 +58,8 @@ def ood_statistics(
     Δm + s·∇m, and s·∇m alone. Max softmax: −max_k p_k (Hendrycks and Gimpel, 2017); energy:
     −LSE(z) (Liu et al., 2020); score norm: ‖s(x)‖₂.
     """
-    options: dict[str, Any] = {
-        "backend": "auto", "probes": probes,
-        "generator": torch.Generator(x.device).manual_seed(seed),
-    }  # fmt: skip
+    generator = torch.Generator(x.device).manual_seed(seed)
+    options: dict[str, Any] = {"backend": "auto", "probes": probes, "generator": generator}
     parts: list[dict[str, Tensor]] = []
     with eval_mode(model, freeze=True):
         for rows in x.split(batch_size):
@@ -129,10 +122,8 @@ def perturbed(
 def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Images of another data set, (B, C, H, W), brought to the (C, H, W) of this one."""
     if x.ndim != 4 or len(shape) != 3:
-        raise ValueError(
-            "only images, (C, H, W), can be brought to the size of others; got inputs of shape "
-            f"{tuple(x.shape[1:])} for {shape}"
-        )
+        got = f"inputs of shape {tuple(x.shape[1:])} for {shape}"
+        raise ValueError(f"only images, (C, H, W), can be brought to the size of others; got {got}")
     channels, *size = shape
     if x.shape[1] != channels:
         x = x.mean(1, keepdim=True).expand(-1, channels, -1, -1)

@@ -20,12 +20,9 @@ from taser.stein._model_state import check_module, eval_mode, restored_rng
 
 @dataclass(frozen=True)
 class Finding:
-    """Something odd about a model, its data or an attack, in one sentence.
+    """Something odd about a model, its data or an attack, in one sentence."""
 
-    name: short and the same for every model, such as "probabilities".
-    """
-
-    name: str
+    name: str  # short and the same for every model, such as "probabilities"
     message: str
 
     def __str__(self) -> str:
@@ -34,17 +31,12 @@ class Finding:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdicts:
-    """One attack's result on each example.
+    """One attack's result on each example."""
 
-    correct: (n,) bool, right on the clean input and under this attack; distance: (n,), how far the
-    input that broke it lies from x, zero where nothing did; stage: (n,) which stage of a cascade
-    broke it, −1 where none did; stages: their names; seconds: spent on it.
-    """
-
-    correct: Tensor
-    distance: Tensor
-    stage: Tensor
-    stages: tuple[str, ...]
+    correct: Tensor  # (n,) bool: right on the clean input and under this attack
+    distance: Tensor  # (n,): how far the input that broke it lies from x, zero where nothing did
+    stage: Tensor  # (n,): which stage of a cascade broke it, −1 where none did
+    stages: tuple[str, ...]  # their names
     seconds: float = 0.0
 
     def __repr__(self) -> str:
@@ -99,20 +91,15 @@ def device_of(model: Model, x: Tensor) -> torch.device:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Seeds, hashes, settings and versions.
-
-    weights: sha256 of the model's tensors; answers: of its predictions on the clean examples,
-    because the same weights may be used in another way; data: of the examples' x and y; attacks:
-    each with all options.
-    """
+    """Seeds, hashes, settings and versions."""
 
     seed: int
     batch_size: int
-    weights: str
-    data: str
-    attacks: dict[str, str]
+    weights: str  # sha256 of the model's tensors
+    data: str  # sha256 of the examples' x and y
+    attacks: dict[str, str]  # each with all options
     versions: dict[str, str]
-    answers: str = ""  # missing in older records
+    answers: str = ""  # sha256 of the clean predictions: weights can be used in two ways
 
     @classmethod
     def of(
@@ -168,29 +155,23 @@ FORMAT = 2  # format 1 had "standing" where there is "correct", and the mean of 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Verdicts on a model, for n examples.
-
-    index: (n,), their rows in the data given; y: (n,) labels; clean: (n,) bool, right without an
-    attack; attacks: the verdicts of each, in the order they were run; attacked: (n, *), the input
-    that broke each example first, x itself where none did. It is not part of the JSON.
-    """
+    """Verdicts on a model, for n examples."""
 
     threat: Threat
-    index: Tensor
-    y: Tensor
-    clean: Tensor
-    attacks: dict[str, Verdicts]
+    index: Tensor  # (n,), their rows in the data given
+    y: Tensor  # (n,), their labels
+    clean: Tensor  # (n,) bool: right without an attack
+    attacks: dict[str, Verdicts]  # in the order they were run
     findings: tuple[Finding, ...]
     provenance: Provenance
-    attacked: Tensor | None = None
+    attacked: Tensor | None = None  # (n, *): the input that broke it first, or x; not in the JSON
 
     def __repr__(self) -> str:
-        attacks = ", ".join(f"{name} {100 * v.accuracy:.1f} %" for name, v in self.attacks.items())
-        return (
-            f"Evaluation({self.threat}, n={self.n}: clean {100 * self.clean_accuracy:.1f} %, "
-            f"{attacks}, worst case {100 * self.robust_accuracy:.1f} %; "
-            f"{len(self.findings)} findings)"
-        )
+        found = {"clean": self.clean_accuracy}
+        found |= {name: v.accuracy for name, v in self.attacks.items()}
+        found["worst case"] = self.robust_accuracy
+        shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
+        return f"Evaluation({self.threat}, n={self.n}: {shares}; {len(self.findings)} findings)"
 
     @property
     def n(self) -> int:

@@ -19,21 +19,15 @@ TIMESTEPS = (10, 25, 50, 100, 200)
 
 @dataclass(frozen=True)
 class Level:
-    """Quality at one noise level σ.
-
-    error, linear: mean squared error of the denoiser and of the best linear one, as shares of σ²;
-    stein: E[L f] at noised points for random test functions f, the worst by standard errors;
-    score_rms: root mean square of the score at clean points; flip: ‖s(flip x) − flip s(x)‖/‖s‖,
-    None for vectors.
-    """
+    """Quality at one noise level σ."""
 
     timestep: int
     sigma: float
-    error: float
-    linear: float
-    stein: Estimate
-    score_rms: float
-    flip: float | None
+    error: float  # mean squared error of the denoiser, as a share of σ²
+    linear: float  # that of the best linear one
+    stein: Estimate  # E[L f] at noised points, for the worst of random test functions f
+    score_rms: float  # at clean points
+    flip: float | None  # ‖s(flip x) − flip s(x)‖/‖s‖, None for vectors
 
     @property
     def gain(self) -> float:
@@ -98,10 +92,7 @@ def score_quality(
 
 @torch.no_grad()
 def augmentation_error(score: Score, x: Tensor, augment: Augmentation, seed: int = 0) -> float:
-    """The relative error of a score that is moved with its image, as a cached one is.
-
-    ‖moved s(x) − s(moved x)‖/‖s(moved x)‖ over x, (n, C, H, W), moved by crop and flip.
-    """
+    """‖moved s(x) − s(moved x)‖/‖s(moved x)‖ over x, (n, C, H, W), moved by `augment`."""
     moved, field = augment(x, score(x), generator=torch.Generator().manual_seed(seed))
     assert field is not None
     return _relative_error(field, score(moved))
@@ -112,8 +103,7 @@ def random_functions(
 ) -> list[Callable[[Tensor], Tensor]]:
     """Smooth test functions for the Stein identity: sines of projections of unit variance.
 
-    With random phases, because functions that are odd about the mean of a symmetric law fulfil it
-    with a score of any size.
+    With random phases: odd functions fulfil it for a symmetric law with a score of any size.
     """
     d, centre = x[0].numel(), x.mean(0).flatten()
     scale = float(x.flatten(1).std(0).mean()) * math.sqrt(d)

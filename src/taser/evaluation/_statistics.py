@@ -32,11 +32,9 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL, seed: int = 0) -
     """Bootstrap percentile interval of an accuracy.
 
     correct: (n,) bool, or (k, n) for k verdicts on each example (several networks, several
-    corruptions), which are not independent: examples are resampled with all their verdicts. How
-    much k other networks would differ is therefore not in it.
-
-    Where all verdicts agree a resample never differs: then the interval is the exact binomial one,
-    1 − (α/2)^{1/n} from the end ("rule of three"), and nearly so where a few do not.
+    corruptions), which are not independent: examples are resampled with all their verdicts, and how
+    much k other networks would differ is not in it. Where all verdicts agree the interval is the
+    exact binomial one, 1 − (α/2)^{1/n} from the end ("rule of three").
     """
     shares = _per_example(correct, level)
     found, unseen = _mean_interval(shares, level, seed), _unseen(len(shares), level)
@@ -103,10 +101,7 @@ def retrained_interval(
 
 
 def _lower_bound(votes: np.ndarray, tail: float) -> float:
-    """The p at which Σ positive votes is reached with probability `tail` (Clopper, Pearson 1934).
-
-    Votes are independent, each positive with probability p; for equal sizes this is binomial.
-    """
+    """The p at which Σ positive votes is reached with probability `tail` (Clopper, Pearson)."""
     gained = int(votes[votes > 0].sum())
     low, high = 0.0, 1.0
     for _ in range(50 if gained else 0):
@@ -134,10 +129,8 @@ def _per_example(correct: Tensor, level: float) -> np.ndarray:
 
 def _check_paired(first: Tensor, second: Tensor, wanted: str = "(n,) or (k, n)") -> None:
     if first.shape != second.shape or (wanted == "(n,)" and first.ndim != 1):
-        raise ValueError(
-            f"two models are compared on the same examples, {wanted}; got verdicts of shapes "
-            f"{tuple(first.shape)} and {tuple(second.shape)}"
-        )
+        got = f"{tuple(first.shape)} and {tuple(second.shape)}"
+        raise ValueError(f"two models are compared on the same examples, {wanted}; got {got}")
 
 
 def _interval(value: float, resampled: np.ndarray, level: float) -> Interval:
@@ -179,10 +172,8 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
     """
     for name, sample in (("inside", inside), ("outside", outside)):
         if sample.ndim != 1 or len(sample) == 0 or not bool(torch.isfinite(sample).all()):
-            raise ValueError(
-                f"{name} should hold finite numbers, shape (n,); got {tuple(sample.shape)}, "
-                f"{int((~torch.isfinite(sample)).sum())} of them not finite"
-            )
+            got = f"{tuple(sample.shape)}, {int((~sample.isfinite()).sum())} of them not finite"
+            raise ValueError(f"{name} should hold finite numbers, shape (n,); got {got}")
     ordered = np.sort(inside.double().numpy(force=True))
     points = outside.double().numpy(force=True)
     # Of the ordered inside, `below` lie under each outside point and `through` at most at it.
