@@ -20,7 +20,7 @@ def train(lam: float, epochs: int = 20) -> dict[str, float]:
     model = taser.models.build("cnn", classes=10, shape=(1, 8, 8), width=16, activation="silu")
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     score = taser.scores.pretrained("digits").at(timestep=50)  # a denoiser of the training images
-    robust = taser.Taser(score, threat=THREAT)  # the first line
+    robust = taser.Taser(score, threat=THREAT).attach(model)  # the first line
 
     batches = taser.data.Batches(digits.train, 32)
     for _ in range(epochs):

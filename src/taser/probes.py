@@ -40,9 +40,9 @@ class Probed:
 
 
 class Margin:
-    """m(x; y) = LSE_{j≠y} z_j − z_y: negative where the network is right, and how far.
+    """m(x; y) = LSE_{j≠y} z_j − z_y, negative iff p_y > 1/2; an upper bound of the hard margin.
 
-    A smooth form of max_{j≠y} z_j − z_y. Half-precision logits are taken to float32 first.
+    Half-precision logits are taken to float32 first.
 
     >>> import torch
     >>> Margin()(torch.tensor([[2.0, -1.0]]), torch.tensor([0]))  # two classes: z_1 − z_0

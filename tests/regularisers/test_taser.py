@@ -79,7 +79,7 @@ def test_each_form_is_the_residual_that_it_says(form: FormName, operator: Operat
     if (operator or FORMS[form].operator) == "langevin":
         r = r + laplacian
     centre = 0.0 if form == "steepest" else r.mean()
-    unit = {"steepest": STEEPEST, "paper": 1 / 16}.get(form, SIGMA**2)
+    unit = {"steepest": STEEPEST, "paper": 1 / 16}.get(form, SIGMA**2)  # by the box of THREAT
     expected = unit * (r - centre).square().mean()
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
 
@@ -256,22 +256,23 @@ def test_cached_scores_take_the_place_of_the_model() -> None:
     case, score = cases.case("mlp"), Counting()
     paper = Taser(score, form="paper", operator="first_order")
     plain = taser.SteinPenalty(operator="first_order")(case.model, case.x, case.y, case.s)
-    assert torch.equal(paper(case.model, case.x, case.y, case.s), plain / 16)
+    assert torch.equal(paper(case.model, case.x, case.y, case.s), plain)
     assert score.calls == []
-    Taser(score, form="mixed")(case.model, case.x, case.y, case.s)
-    assert score.calls == [4]
+    with pytest.raises(ValueError, match="form='mixed' computes its own score"):
+        Taser(score, form="mixed")(case.model, case.x, case.y, case.s)
 
 
 def test_the_unit_of_the_paper_is_of_a_diffusion_model_s_coordinates() -> None:
     """u = 2x − 1 has r_u = r_x/4; a score in closed form, or a table without a box, is in x's."""
     case, score = cases.case("mlp"), DenoisingScore(shrink, SIGMA)
-    table = Threat("linf", 0.2, low=None, high=None)
+    table, images = Threat("linf", 0.2, low=None, high=None), torch.zeros(2, 1, 4, 4)
     bytes_ = Threat("linf", 8.0, low=0.0, high=255.0)
     units = [
-        *(Taser(score, form="paper", threat=t).unit(case.x) for t in (None, THREAT, bytes_, table)),
+        *(Taser(score, form="paper", threat=t).unit(images) for t in (None, THREAT, bytes_, table)),
+        Taser(score, form="paper").unit(case.x),
         Taser(taser.scores.Gaussian(torch.zeros(6)), form="paper").unit(case.x),
     ]  # fmt: skip
-    assert units == [1 / 16, 1 / 16, 127.5**4, 1.0, 1.0]
+    assert units == [1 / 16, 1 / 16, 127.5**4, 1.0, 1.0, 1.0]
 
 
 def test_wrong_options() -> None:

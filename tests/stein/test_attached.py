@@ -1,6 +1,7 @@
 """A regulariser that is attached to its model reuses the loss's own forward, or makes its own."""
 
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 
@@ -144,6 +145,26 @@ def test_copies_of_the_model_are_not_recorded() -> None:
     assert robust._recorder.shared_pass(model, x) is not None  # still the model's own
     assert copy.deepcopy(robust)._recorder is None
     torch.testing.assert_close(robust(teacher, x, y), regulariser()(teacher, x, y))
+
+
+def test_the_end_of_a_regulariser_takes_its_hooks_off() -> None:
+    model = network()
+    robust = regulariser().attach(model)
+    assert len(model._forward_hooks) == 1
+    del robust
+    gc.collect()
+    assert not model._forward_hooks
+
+
+def test_an_explicit_shared_pass_has_precedence() -> None:
+    x, y = batch()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    with taser.SharedPass(model) as shared:
+        shared.outputs = model(x)
+    assert shared.statistics is not None
+    assert len(shared.statistics.statistics) == 1
+    robust(model, x, y, shared=shared)
 
 
 def test_two_losses_of_one_batch_in_pieces() -> None:

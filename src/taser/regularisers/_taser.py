@@ -65,8 +65,8 @@ class Taser(Regulariser):
     threat
         Norm and ε that the network should resist, needed by "steepest", and the range of inputs.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
-        Of the :class:`taser.SteinPenalty`. By default "steepest" takes a random quarter of each
-        batch: on digits 71.5 instead of 72.8 % robust, for less than half of the time.
+        Of the :class:`taser.SteinPenalty`; probes and unbiased concern Δf, so "noised" and "paper".
+        By default "steepest" takes a random quarter of each batch.
     operator, center
         Other than the form's own, for studies.
     """
@@ -100,7 +100,7 @@ class Taser(Regulariser):
         self.penalty = SteinPenalty(
             probe, operator=operator or fixed.operator, backend=backend, probes=probes, step=step,
             center=fixed.center if center is None else center, unbiased=unbiased,
-            batchnorm=batchnorm,
+            every=self.every, fraction=self.fraction, batchnorm=batchnorm,
         )  # fmt: skip
 
     @property
@@ -112,8 +112,10 @@ class Taser(Regulariser):
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
         """R of these examples in the form's unit. s: cached scores at x, for form="paper"."""
+        if s is not None and self.form != "paper":
+            raise ValueError(f"form={self.form!r} computes its own score: call it without s")
         self.penalty._generator = self.generator_on(x.device)
-        if s is None or self.form != "paper":
+        if s is None:
             x, s, shared = self._points_and_scores(model, x, y, shared)
         return self.unit(x) * self.penalty.penalise(model, x, y, s, shared)
 
@@ -142,7 +144,10 @@ class Taser(Regulariser):
             return (self.threat.reach(x.shape[1:]) * self.score.sigma) ** 2
         if self.form != "paper":
             return float(self.score.sigma) ** 2
-        box = (0.0, 1.0) if self.threat is None else (self.threat.low, self.threat.high)
+        if self.threat is not None:
+            box = self.threat.low, self.threat.high
+        else:
+            box = (0.0, 1.0) if x.ndim == 4 else (None, None)
         if not hasattr(self.score, "sigma") or box[0] is None or box[1] is None:
             return 1.0
         return ((box[1] - box[0]) / 2) ** 4  # u = a x + b has r_u = r_x/a², and a = 2/(high − low)

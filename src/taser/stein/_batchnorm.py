@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 from weakref import ref
 
 import torch
@@ -163,6 +163,8 @@ class RecordedStatistics(TorchFunctionMode):
         self.passes = 0
         self._hook: RemovableHandle | None = None
 
+    active: ClassVar[int] = 0  # contexts that are open: an explicit SharedPass has precedence
+
     def complete_for(self, norms: set[int]) -> bool:
         """Whether every pass used each of these norms once."""
         return norms <= self.statistics.keys() and all(
@@ -171,10 +173,12 @@ class RecordedStatistics(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         self._hook = self.model.register_forward_pre_hook(self._count)
+        RecordedStatistics.active += 1
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        RecordedStatistics.active -= 1
         if self._hook is not None:
             self._hook.remove()
 
@@ -422,7 +426,8 @@ class PassRecorder:
         self._last = None
         x = inputs[0] if len(inputs) == 1 else None
         wanted = model.training and torch.is_grad_enabled() and self.model() is model
-        if wanted and isinstance(x, Tensor) and not x.requires_grad and self._recording is None:
+        wanted = wanted and self._recording is None and not RecordedStatistics.active
+        if wanted and isinstance(x, Tensor) and not x.requires_grad:
             self._recording = SharedPass(model).__enter__()
             if self._recording.statistics is not None:
                 self._recording.statistics.passes = 1  # its own hook does not count this forward

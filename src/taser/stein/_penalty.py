@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, finalize, ref
 
 import torch
 import torch.distributed as dist
@@ -74,13 +74,15 @@ class Regulariser(nn.Module):
 
         Hooks on the model record its forwards in training mode. The penalty takes the last one if
         it was of the very x that the penalty gets; else, and after random numbers (dropout), in
-        half precision or under torch.compile, it makes its own. Loss and penalty share a graph
-        then: call `backward` once, on their sum. :meth:`release` takes the hooks off.
+        half precision or under torch.compile, it makes its own. A first-order difference is
+        one-sided then, from the f(x) of the loss. Loss and penalty share a graph: call `backward`
+        once, on their sum. :meth:`release` takes the hooks off, as the end of the regulariser does.
         """
         self.release()
         module = check_module(unwrap_ddp(model))
         if not any_compiled(module):
             self._recorder = PassRecorder(module)
+            finalize(self, self._recorder.remove)
         return self
 
     def release(self) -> None:
