@@ -211,10 +211,7 @@ class WorstPoints:
         with torch.no_grad():
             self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
 
-    @property
-    def unbroken(self) -> Tensor:
-        """The numbers of the examples that the model still gets right."""
-        return (~(self.loss > 0)).nonzero()[:, 0]
+    unbroken = property(lambda self: (~(self.loss > 0)).nonzero()[:, 0])
 
     def update(self, rows: Tensor, moved: Tensor, logits: Tensor) -> Tensor:
         """Keep worse points, (R, *), of the examples `rows`; True where one is still unbroken."""

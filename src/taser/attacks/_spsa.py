@@ -42,6 +42,7 @@ class SPSA:
     rule: Rule = "adam"
     chunk: int = 2048
     name: str = "spsa"
+    passes = property(lambda self: self.iterations * (2 * self.samples + 1))
 
     def __post_init__(self) -> None:
         if self.step_size is None:  # so that records and repr show the number
@@ -58,10 +59,7 @@ class SPSA:
         threat = threat or Threat()
         return cls(threat, 100, 512, 0.01, threat.epsilon / 2, "momentum", name="spsa-strong")
 
-    passes = property(lambda self: self.iterations * (2 * self.samples + 1))
-
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         assert self.step_size is not None
         x = x.detach()
         moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)

@@ -135,8 +135,7 @@ def ffdnet() -> DenoisingScore:
     return from_edm(network, sigma_of(REFERENCE_TIMESTEP), coordinates="[0,1]")
 
 
-SHIPPED = ("digits", "cifar10", "fashion-mnist")
-"""Made by the commands in weights/README.md."""
+SHIPPED = ("digits", "cifar10", "fashion-mnist")  # by the commands in weights/README.md
 
 
 def pretrained(name: str) -> Denoiser:

@@ -121,7 +121,12 @@ def shift_bound(
         f, x, s, backend=backend, probes=probes, step=step, generator=generator, batch=batch
     )
     r, r_squared = (first + second).double() / 2, first.double() * second.double()
-    ratio = _density_ratio(log_ratio, x, batch)  # q/p
+    log_weights = in_batches(lambda rows: values(log_ratio, rows, "log_ratio"), x, batch)
+    largest = log_weights.max()
+    if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
+        raise ValueError(f"log_ratio should be finite at the draws from p; got {float(largest)}")
+    ratio = (log_weights.double() - largest).exp()
+    ratio = ratio / ratio.mean()  # q/p at x ~ p, of mean 1
     effective_n = len(x) / float(ratio.square().mean())
     if effective_n < FEWEST:
         worth = f"{len(x)} draws from p are worth {effective_n:.1f} from q"
@@ -139,16 +144,6 @@ def shift_bound(
     return ShiftBound(response, float(rhos.mean()), bound, slack, effective_n)
 
 
-def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
-    """q/p at x ~ p, (n,), scaled to the mean 1 that it has under p."""
-    log_weights = in_batches(lambda rows: values(log_ratio, rows, "log_ratio"), x, batch)
-    largest = log_weights.max()
-    if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
-        raise ValueError(f"log_ratio should be finite at the draws from p; got {float(largest)}")
-    weights = (log_weights.double() - largest).exp()
-    return weights / weights.mean()
-
-
 def _root_of_mean(squares: Tensor) -> Tensor:
     """√E[squares]."""
     mean = squares.mean()
@@ -162,7 +157,6 @@ def _root_of_mean(squares: Tensor) -> Tensor:
 def _root_chi2(ratio: Tensor) -> Tensor:
     """ρ = √χ²(q‖p), where χ²(q‖p) = E_p[(q/p − 1)²]."""
     excess = ratio - 1
-    chi2 = excess.square().mean()
-    root = chi2.sqrt()
+    root = (chi2 := excess.square().mean()).sqrt()
     # The last term is there because the ratio is scaled by a mean that is itself an estimate.
     return root + (excess.square() - chi2 - 2 * chi2 * excess) / (2 * root).clamp_min(TINY)
