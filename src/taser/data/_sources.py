@@ -18,8 +18,6 @@ class FetchError(RuntimeError):
 SERVER_TIMEOUT = 10.0  # seconds without a byte; another source is tried after it
 CLIENT_TIMEOUT = 1800  # seconds for one command
 BLOCK = 2**20
-
-
 Source = Callable[[Path, Progress], Path]
 """Downloads files into a work folder; returns the folder or archive in it that is to be read."""
 

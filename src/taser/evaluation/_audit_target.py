@@ -98,10 +98,7 @@ class AuditTarget:
 
     @cached_property
     def after_gradients(self) -> Tensor:
-        """After every gradient attack, the reference for attacks without gradients.
-
-        The last one is APGD on each wrong class in turn, which finds a few that no other finds.
-        """
+        """After every gradient attack, APGD on each wrong class last."""
         right = self.after_longer & self.after_restarts
         if self.classes < 4:  # targeted APGD needs four
             return right
@@ -127,7 +124,7 @@ class AuditTarget:
 
 @dataclass(frozen=True)
 class Budgeted(AutoAttackPart):
-    """Square with `budget` queries instead of 5000, or targeted APGD with `budget` steps."""
+    """Square with `budget` queries, or targeted APGD with `budget` steps."""
 
     budget: int = 100
 
