@@ -29,8 +29,7 @@ class SPSA:
     step_size: None: the paper's 0.01, or 2ε/iterations where that is larger and the ball is ℓ∞ or
     has no box, so that the ball's edge can be reached.
     rule: "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates,
-    steepest in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which
-    forget how large each pixel's slope is, stop short of what PGD finds; these do not.
+    steepest in the threat's norm, from `step_size` falling to zero, which finds more in ℓ2.
     chunk: inputs in one forward pass, fewer if they are large, but two for each example.
     """
 

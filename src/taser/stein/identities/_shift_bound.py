@@ -108,8 +108,7 @@ def shift_bound(
 
     f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; s: like x, the score there;
     log_ratio: (B, *) → (B,), log q/p up to a constant, for the importance weights.
-    It rests on E_p[L_p f] = 0, so a wrong score can break it. The response is known to no better
-    than the residual's spread over √n, so a shift with ρ of the order 1/√n cannot be judged.
+    It rests on E_p[L_p f] = 0, so a wrong score can break it. ρ should be well above 1/√n.
 
     rho: √χ²(q‖p) if it is known, or the radius of a ball that holds q; by default it is estimated
     from the weights, which underestimate it when they are few or uneven.
@@ -132,8 +131,7 @@ def shift_bound(
         worth = f"{len(x)} draws from p are worth {effective_n:.1f} from q"
         message = f"the importance weights have collapsed: {worth}. Use more, or a smaller shift"
         warnings.warn(message, stacklevel=3)  # past the decorator, at the caller's line
-    # Each (n,): the quantity's own value as the mean, and as the spread what one sample changes
-    # in it to first order (the delta method), so that standard errors follow from all of them.
+    # Each (n,): its mean is the quantity, its spread gives the standard error (delta method).
     mean = (ratio * r).mean()  # E_q[r] = E_p[(q/p) r]
     responses = mean + ratio * (r - mean)
     norms = _root_of_mean(r_squared)
