@@ -268,7 +268,5 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is truncated or is no Parquet file: {error}") from error
     # As text, like CSV, so that one set of rules decides what is a number and what is missing.
-    return {
-        name: np.array(["" if entry is None else str(entry) for entry in column])
-        for name, column in columns.items()
-    }
+    text = {name: ["" if e is None else str(e) for e in column] for name, column in columns.items()}
+    return {name: np.array(column) for name, column in text.items()}

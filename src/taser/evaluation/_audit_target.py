@@ -28,8 +28,7 @@ LONGER = 4  # times as many steps, to see whether PGD has converged
 class AuditTarget:
     """A model, n examples that it gets right, and the cached results of attacks on them.
 
-    `after_…`: (n,) bool, those that it still gets right. An attack is run only on the examples left
-    by the one it is compared with. Its own name seeds it and names its stored batches.
+    `after_…`: (n,) bool, those still right. An attack's own name seeds it and its stored batches.
     """
 
     loop: AttackLoop
