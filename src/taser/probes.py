@@ -49,8 +49,7 @@ class Margin:
     tensor([-3.])
     """
 
-    def __init__(self) -> None:
-        self._checked = False
+    _checked = False
 
     def __call__(self, z: Tensor, y: Tensor | None) -> Tensor:
         """z: (B, C) logits; y: (B,) labels; returns (B,)."""
@@ -140,7 +139,6 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
 
 def looks_like_probabilities(z: Tensor) -> bool:
     """Every row non-negative and summing to one (within the type's rounding)."""
-    z = z.detach()
     tolerance = max(8 * torch.finfo(z.dtype).eps, 1e-5)
-    sums = z.to(torch.float32).sum(1)
-    return bool((z >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
+    rest = z.detach().to(torch.float32).sum(1) - 1
+    return bool((z >= 0).all()) and bool((rest.abs() <= tolerance).all())

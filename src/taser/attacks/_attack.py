@@ -141,9 +141,8 @@ AttackLoss = Callable[[Tensor, Tensor], Tensor]
 class Attack(Protocol):
     """A search for a wrong answer inside a threat's ball; yours needs no base class.
 
-    name: what records call it. Oddities of the model are warned of by :class:`AttackWarning`s. It
-    may have `passes`, the forward passes that an example costs at most, a backward pass counting
-    two: progress and the time left are estimated from it.
+    name: what records call it. It may warn with :class:`AttackWarning`s, and have `passes`, the
+    forward passes that an example costs at most, a backward pass counting two, for progress bars.
     """
 
     @property
@@ -211,10 +210,7 @@ class WorstPoints:
         with torch.no_grad():
             self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
 
-    @property
-    def unbroken(self) -> Tensor:
-        """The numbers of the examples that the model still gets right."""
-        return (~(self.loss > 0)).nonzero()[:, 0]
+    unbroken = property(lambda self: (~(self.loss > 0)).nonzero()[:, 0])
 
     def update(self, rows: Tensor, moved: Tensor, logits: Tensor) -> Tensor:
         """Keep worse points, (R, *), of the examples `rows`; True where one is still unbroken."""

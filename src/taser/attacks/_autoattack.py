@@ -65,10 +65,7 @@ class EarlyExit:
         self._made_up = F.one_hot((y + 1) % classes, classes).to(self._clean.dtype)
         self._rows = self.unbroken
 
-    @property
-    def unbroken(self) -> Tensor:
-        """The numbers of the examples that are not broken."""
-        return (~self.broken).nonzero()[:, 0]
+    unbroken = property(lambda self: (~self.broken).nonzero()[:, 0])
 
     def run(self, attack: Callable[[Tensor, Tensor], object]) -> None:
         """attack(x, y) on the unbroken examples; it has to call this object for logits."""
@@ -112,14 +109,9 @@ class AutoAttackPart:
     seed: int = 0
 
     passes = property(lambda self: PASSES[self.part])
-
-    @property
-    def name(self) -> str:
-        """As the package calls it."""
-        return self.part
+    name = property(lambda self: self.part)
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         del generator  # the package seeds itself
         low, high = self.threat.box_around(x)
         unit, width = (low, high) == (0.0, 1.0), high - low

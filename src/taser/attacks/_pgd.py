@@ -57,8 +57,9 @@ class PGD:
     start: Start = "random"
     loss: AttackLoss = cross_entropy
     name: str = ""
-
     __repr__ = short_repr
+    length = property(lambda self: self.step_size or 2.5 * self.threat.epsilon / self.steps)
+    passes = property(lambda self: 3 * self.steps)
 
     def __post_init__(self) -> None:
         check_positive(self, "steps", "step_size")
@@ -66,18 +67,10 @@ class PGD:
             raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
         object.__setattr__(self, "name", self.name or f"pgd-{self.steps}")
 
-    @property
-    def length(self) -> float:
-        """η: 2/255 by default, for ten steps within 8/255."""
-        return self.step_size or 2.5 * self.threat.epsilon / self.steps
-
-    passes = property(lambda self: 3 * self.steps)
-
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
-        """Adversarial inputs, (B, *), detached. y: (B,)."""
         x = x.detach()
         moved = self.threat.random(x, generator) if self.start == "random" else x
         if self.start == "gaussian":
@@ -97,14 +90,12 @@ class FGSM:
     loss: AttackLoss = cross_entropy
     name: str = "fgsm"
     passes: ClassVar[int] = 3
-
     __repr__ = short_repr
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         one_step = PGD(self.threat, 1, self.threat.epsilon, "clean")
         return one_step(model, x, y, loss=loss or self.loss, generator=generator)
 
@@ -126,21 +117,18 @@ class RestartedPGD:
     random_start: bool = True
     name: str = "pgd"
     early_exit: ClassVar[bool] = True
-
     __repr__ = short_repr
-
-    def __post_init__(self) -> None:
-        check_positive(self, "steps", "restarts", "step_size")
-
     # From x itself every ascent would be the same.
     starts = property(lambda self: self.restarts if self.random_start else 1)
     passes = property(lambda self: self.starts * (3 * self.steps + 1))
+
+    def __post_init__(self) -> None:
+        check_positive(self, "steps", "restarts", "step_size")
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         x, loss = x.detach(), loss or self.loss
         step_size = self.step_size or 2.5 * self.threat.epsilon / self.steps
         with eval_mode(model, freeze=True):

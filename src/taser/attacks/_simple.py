@@ -22,14 +22,12 @@ class RandomNoise:
     threat: Threat = field(default_factory=Threat)
     samples: int = 100
     name: str = "noise"
+    passes = property(lambda self: self.samples)
 
     def __post_init__(self) -> None:
         check_positive(self, "samples")
 
-    passes = property(lambda self: self.samples)
-
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = WorstPoints(model, x, y)
             for _ in range(self.samples):
@@ -111,18 +109,11 @@ class Transfer:
     attack: Attack
     surrogate: Model
     name: str = "transfer"
-
     __repr__ = short_repr
-
-    @property
-    def threat(self) -> Threat:
-        """The ball of the attack inside."""
-        return self.attack.threat
-
+    threat = property(lambda self: self.attack.threat)
     passes = property(lambda self: getattr(self.attack, "passes", 1))
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         del model  # the surrogate is attacked instead
         return self.attack(self.surrogate, x, y, generator=generator)
 
@@ -139,13 +130,9 @@ class Cascade:
         if len({stage.threat for stage in self.stages}) != 1:
             raise ValueError("a cascade needs stages, all with one threat")
 
-    @property
-    def threat(self) -> Threat:
-        """The ball that all stages share."""
-        return self.stages[0].threat
+    threat = property(lambda self: self.stages[0].threat)
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         found = x.detach().clone()
         with eval_mode(model, freeze=True), torch.no_grad():
             for stage in self.stages:

@@ -29,8 +29,7 @@ class SPSA:
     step_size: None: the paper's 0.01, or 2ε/iterations where that is larger and the ball is ℓ∞ or
     has no box, so that the ball's edge can be reached.
     rule: "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates,
-    steepest in the threat's norm, from `step_size` falling to zero. In ℓ2 Adam's steps, which
-    forget how large each pixel's slope is, stop short of what PGD finds; these do not.
+    steepest in the threat's norm, from `step_size` falling to zero, which finds more in ℓ2.
     chunk: inputs in one forward pass, fewer if they are large, but two for each example.
     """
 
@@ -42,6 +41,7 @@ class SPSA:
     rule: Rule = "adam"
     chunk: int = 2048
     name: str = "spsa"
+    passes = property(lambda self: self.iterations * (2 * self.samples + 1))
 
     def __post_init__(self) -> None:
         if self.step_size is None:  # so that records and repr show the number
@@ -58,10 +58,7 @@ class SPSA:
         threat = threat or Threat()
         return cls(threat, 100, 512, 0.01, threat.epsilon / 2, "momentum", name="spsa-strong")
 
-    passes = property(lambda self: self.iterations * (2 * self.samples + 1))
-
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached. y: (B,)."""
         assert self.step_size is not None
         x = x.detach()
         moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)

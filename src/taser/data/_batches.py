@@ -34,9 +34,7 @@ class CropAndFlip:
     """A random crop of the image with a border of zeros, mirrored half of the time.
 
     Both move pixels and change no value, so the score of the moved image is the moved score. In
-    the border the score is unknown, and zero.
-
-    padding: pixels of the border on each side; flip: whether to mirror.
+    the border, `padding` pixels on each side, the score is unknown, and zero.
 
     >>> import torch
     >>> x = torch.rand(2, 3, 32, 32)
@@ -116,10 +114,9 @@ class Batches:
         self._drop_last = False
 
     def __repr__(self) -> str:
-        return (
-            f"Batches({len(self.y):,} examples by {self.batch_size}, seed={self.seed}; "
-            f"at epoch {self.epoch}, batch {self.position} of {len(self)})"
-        )
+        place = f"epoch {self.epoch}, batch {self.position} of {len(self)}"
+        size = f"{len(self.y):,} examples by {self.batch_size}"
+        return f"Batches({size}, seed={self.seed}; at {place})"
 
     def __len__(self) -> int:
         """Batches in one epoch."""

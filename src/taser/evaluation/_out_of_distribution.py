@@ -84,7 +84,7 @@ def out_of_distribution(
     """The AUROC of each statistic for x, (n, *), against each set of `outside`, (m, *).
 
     reference: training inputs, (N, *), for the mean of a residual r; "centred" is |r − mean|. The
-    inputs outside should not be made of the same examples x, or the intervals are not right.
+    inputs outside should not be made of the examples x, or the intervals are wrong.
     """
     sets = {"training data": reference, "the data": x, **outside}
     found: list[dict[str, Tensor]] = []

@@ -101,10 +101,7 @@ def augmentation_error(score: Score, x: Tensor, augment: Augmentation, seed: int
 def random_functions(
     x: Tensor, count: int, generator: torch.Generator
 ) -> list[Callable[[Tensor], Tensor]]:
-    """Smooth test functions for the Stein identity: sines of projections of unit variance.
-
-    With random phases: odd functions fulfil it for a symmetric law with a score of any size.
-    """
+    """Sines of projections of unit variance, with random phases: odd functions would test less."""
     d, centre = x[0].numel(), x.mean(0).flatten()
     scale = float(x.flatten(1).std(0).mean()) * math.sqrt(d)
 

@@ -47,10 +47,9 @@ def difference_interval(
     """Paired bootstrap of mean(first) − mean(second), on the same examples.
 
     Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. Where no
-    verdict differs the interval is the exact one of how often they could, to either side. Where
-    fewer than 20 examples have different verdicts, it is widened to that of the exact sign test, in
-    which an example counts by how many of the k pairs differ on it; for k = 1 it excludes zero only
-    where :func:`mcnemar` is significant.
+    verdict differs the interval is the exact one of how often they could. Where fewer than 20
+    examples have different verdicts, it is widened to that of the exact sign test, in which an
+    example counts by how many of the k pairs differ on it.
     """
     _check_paired(first, second)
     shares = _per_example(first, level) - _per_example(second, level)
@@ -223,9 +222,8 @@ class Difference:
 def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     """Clean accuracy, each attack that all have in common, and the worst case.
 
-    The worst case is comparable only over the same attacks, so it is taken over those in common. A
-    cell is best if the paired 95 % interval of its difference from every other model is positive;
-    with m models the level is 1 − 0.05/(m − 1), so that the whole claim holds with 95 %.
+    The worst case is taken over the attacks in common. A cell is best if the paired interval of its
+    difference from every other model is positive, at the level 1 − 0.05/(m − 1) for m models.
     """
     shared = _shared_attacks(evaluations)
     columns = {}
@@ -237,12 +235,10 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     level = 1 - (1 - LEVEL) / max(len(columns) - 1, 1)
     rows: dict[str, dict[str, Cell]] = {name: {} for name in columns}
     for name, own in columns.items():
+        rivals = [other for other in columns if other != name]
         for column, correct in own.items():
-            gains = (
-                difference_interval(correct, columns[rival][column], level=level).low
-                for rival in columns
-                if rival != name
-            )
+            pairs = ((correct, columns[rival][column]) for rival in rivals)
+            gains = (difference_interval(*pair, level=level).low for pair in pairs)
             best = len(columns) > 1 and all(gain > 0 for gain in gains)
             rows[name][column] = Cell(accuracy_interval(correct), best)
     return Comparison(rows, next(iter(evaluations.values())).n)
@@ -252,10 +248,8 @@ def differences(evaluations: Mapping[str, Evaluation]) -> dict[tuple[str, str], 
     """For each pair of models, first minus second: the worst case over the shared attacks."""
     shared = _shared_attacks(evaluations)
     robust = {name: e.robust_under(shared) for name, e in evaluations.items()}
-    return {
-        (a, b): Difference(difference_interval(one, two), mcnemar(one, two))
-        for (a, one), (b, two) in combinations(robust.items(), 2)
-    }
+    pairs = [((a, b), (robust[a], robust[b])) for a, b in combinations(robust, 2)]
+    return {ab: Difference(difference_interval(*pair), mcnemar(*pair)) for ab, pair in pairs}
 
 
 def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:

@@ -23,10 +23,7 @@ ACTIVATIONS: dict[str, Factory] = {
 
 
 def activation_factory(activation: Activation) -> Factory:
-    """The function that makes the layers of an activation.
-
-    A ReLU network is linear almost everywhere, so the Laplacian of the Stein residual vanishes
-    on it; "silu" and "softplus" (log(1 + e^{βx})/β with β = 10) have second derivatives.
+    """The function that makes the layers; the Laplacian of a ReLU network is zero, silu's is not.
 
     >>> activation_factory("silu")(), activation_factory("softplus")()
     (SiLU(), Softplus(beta=10.0, threshold=20.0))
@@ -46,12 +43,9 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 
 
 class Normalised(nn.Module):
-    """A network of (x − mean)/std, so that attacks, scores and penalties see x itself.
+    """A network of (x − mean)/std, so that attacks, scores and penalties see x itself."""
 
-    mean, std: a number for each channel, or one for all. `dims` axes of x follow the channels.
-    """
-
-    mean: Tensor
+    mean: Tensor  # a number for each channel, or one for all
     std: Tensor
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dims: int = 2) -> None:
@@ -71,9 +65,8 @@ class Normalised(nn.Module):
 class SmallCNN(Normalised):
     """3×3 convolutions, two for each halving of the image: (B, *shape) → (B, classes).
 
-    shape: (C, H, W); 8×8 images are halved once, 28×28 and 32×32 ones three times. `width`
-    channels at full size, doubled with each halving, which is a stride and no max-pooling so
-    that with a smooth activation the network is smooth. norm: BatchNorm after each convolution.
+    Images are halved down to 4×4. `width` channels at full size, doubled with each halving, by a
+    stride and no max-pooling, which is not smooth. norm: BatchNorm after each convolution.
     """
 
     def __init__(
@@ -146,9 +139,8 @@ class Block(nn.Module):
         self.activation = activation()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.activation(self.norm1(self.conv1(x)))
@@ -158,8 +150,7 @@ class Block(nn.Module):
 class ResNet18(Normalised):
     """ResNet-18 with a 3×3 stem of stride one and no max-pooling, for images in [0, 1].
 
-    (B, C, H, W) → (B, classes). `width` channels in the first stage (64 as published), doubled in
-    each of the next three. The length of `mean` and `std` gives C.
+    (B, C, H, W) → (B, classes), C = len(mean). `width` channels at first, doubled in three stages.
     """
 
     def __init__(
@@ -169,9 +160,8 @@ class ResNet18(Normalised):
         super().__init__(mean, std)
         make = activation_factory(activation)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
-        self.stem = nn.Sequential(
-            nn.Conv2d(len(mean), width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), make()
-        )
+        stem = nn.Conv2d(len(mean), width, 3, 1, 1, bias=False)
+        self.stem = nn.Sequential(stem, nn.BatchNorm2d(width), make())
         self.stages = _stages(partial(Block, activation=make), widths, 2)
         self.head = nn.Linear(widths[-1], classes)
 
@@ -208,8 +198,7 @@ class PreactivationBlock(nn.Module):
 class WideResNet(Normalised):
     """WRN-`depth`-`widen` for images in [0, 1] of any size: (B, C, H, W) → (B, classes).
 
-    depth: 6n + 4, for n blocks in each of three stages; widen: how many times 16, 32 and 64
-    channels these have. The length of `mean` and `std` gives C.
+    C = len(mean); depth: 6n + 4, n blocks in each stage of 16, 32 and 64 times `widen` channels.
     """
 
     def __init__(

@@ -52,10 +52,7 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
-    """Load the weights of a file into `model`, all of them or none.
-
-    Prefixes of wrappers ("module.", "_orig_mod.", "model.") are removed until names match.
-    """
+    """Load a file's weights into `model`, all or none, without prefixes of wrappers ("module.")."""
     own, state = model.state_dict(), read_weights(path)
     while not state.keys() & own.keys():
         prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None)

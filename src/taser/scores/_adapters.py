@@ -49,11 +49,10 @@ def from_diffusers(
 ) -> DenoisingScore:  # fmt: skip
     """The score of a `diffusers` UNet2DModel with its DDPM or DDIM scheduler.
 
-    model: the UNet, or a local path or hub name; scheduler: the scheduler, or None to read it from
-    the same place. Weights are read from safetensors, which carry no code, unless
-    `safetensors_only` is False. The model is evaluated at √ᾱ u, the input whose noise level is
-    that of `timestep`, for u = 2x − 1; the prediction is turned into E[x₀ | x] and so into a score
-    on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
+    model: the UNet, or a local path or hub name; scheduler: None to read it from the same place.
+    Weights are read from safetensors, which carry no code, unless `safetensors_only` is False. The
+    model is evaluated at √ᾱ u, u = 2x − 1; its prediction is turned into E[x₀ | x] and so into a
+    score on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
     """
     if isinstance(model, str | Path):
         try:
@@ -135,8 +134,7 @@ def ffdnet() -> DenoisingScore:
     return from_edm(network, sigma_of(REFERENCE_TIMESTEP), coordinates="[0,1]")
 
 
-SHIPPED = ("digits", "cifar10", "fashion-mnist")
-"""Made by the commands in weights/README.md."""
+SHIPPED = ("digits", "cifar10", "fashion-mnist")  # by the commands in weights/README.md
 
 
 def pretrained(name: str) -> Denoiser:

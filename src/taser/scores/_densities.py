@@ -139,8 +139,7 @@ class Gaussian(Density):
     def fit(cls, x: Tensor, shrinkage: float = 0.05) -> "Gaussian":
         """Mean and covariance of x, (n, *event), shrunk towards their isotropic part.
 
-        cov = (1 − a)·S + a·(tr S / d)·I with a = `shrinkage`: pixels that never change would
-        otherwise give a covariance that cannot be inverted.
+        cov = (1 − a)·S + a·(tr S / d)·I, a = `shrinkage`, is invertible even with constant pixels.
         """
         check_floating("x", x)
         if not 0.0 <= shrinkage <= 1.0:

@@ -97,9 +97,8 @@ class _Run:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
-        # What a checkpoint has to agree with.
         data = sha256_of_arrays([x.numpy(force=True)])
-        self.identity = {**asdict(config), "save_every": None, "data": data}
+        self.identity = {**asdict(config), "save_every": None, "data": data}  # a checkpoint's, too
         self.device = next(self.model.parameters()).device
         self.bfloat16 = images and has_bfloat16(self.device)
 
@@ -139,15 +138,12 @@ class _Run:
 
     def save(self, path: Path) -> None:
         """Atomically; tensors and numbers only."""
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                "model": self.model.state_dict(), "average": self.average.model.state_dict(),
-                "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
-                "step": self.step, "elapsed": self.elapsed, "identity": self.identity,
-            },
-            buffer,
-        )  # fmt: skip
+        state = {
+            "model": self.model.state_dict(), "average": self.average.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
+            "step": self.step, "elapsed": self.elapsed, "identity": self.identity,
+        }  # fmt: skip
+        torch.save(state, buffer := io.BytesIO())
         write_atomically(path, buffer.getvalue())
 
     def restore(self, path: Path) -> None:

@@ -21,8 +21,7 @@ class Score(Protocol):
     def __call__(self, x: Tensor, /) -> Tensor: ...
 
 
-REFERENCE_TIMESTEP = 50
-"""The paper's timestep, t = 50 of DDPM's linear schedule."""
+REFERENCE_TIMESTEP = 50  # the paper's, of DDPM's linear schedule
 
 
 def pixel_sigma(alpha_bar: float) -> float:
@@ -95,11 +94,8 @@ class NoisedScore(nn.Module):
         return (self(x + self.sigma * v) - self(x - self.sigma * v)) / 2
 
 
-Denoise = Callable[[Tensor, float], Tensor]
-"""(x + σε, σ) → E[x | x + σε], in the coordinates of x: (B, *) → (B, *)."""
-
-Precision = Literal["float32", "bfloat16", "auto"]
-"""Of the network inside a score; "auto": bfloat16 where the hardware has it."""
+Denoise = Callable[[Tensor, float], Tensor]  # (x + σε, σ) → E[x | x + σε], (B, *)
+Precision = Literal["float32", "bfloat16", "auto"]  # "auto": bfloat16 where the hardware has it
 
 
 class DenoisingScore(NoisedScore):

@@ -45,8 +45,7 @@ def write_cache(
 ) -> None:  # fmt: skip
     """s at every row of x, (N, *), into `folder` as half-precision numbers.
 
-    data: the hash of what x came from. Scores beyond half precision's range are refused. The
-    manifest is written last: without it there is no cache.
+    data: the hash of what x came from. The manifest is written last: without it there is no cache.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "scores.npy"

@@ -47,8 +47,7 @@ class RadialBasis:
 def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tensor) -> Tensor:
     """k_p(x_i, y_j) (app-stein-kernel) for all pairs: x, s: (n, d); y, t: (m, d) → (n, m).
 
-    s and t are the scores of p at x and y. With D = x − y, u = ‖D‖² and k = φ(u),
-    ∇_x k = 2φ'D = −∇_y k and tr ∇_x∇_y k = −4φ''u − 2dφ', so that
+    With the scores s and t of p at x and y, D = x − y, u = ‖D‖² and k = φ(u) it is
     k_p = φ s·t + 2φ' (t − s)·D − 4φ''u − 2dφ'.
     """
     u = torch.cdist(x, y).square()

@@ -108,8 +108,7 @@ def shift_bound(
 
     f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; s: like x, the score there;
     log_ratio: (B, *) → (B,), log q/p up to a constant, for the importance weights.
-    It rests on E_p[L_p f] = 0, so a wrong score can break it. The response is known to no better
-    than the residual's spread over √n, so a shift with ρ of the order 1/√n cannot be judged.
+    It rests on E_p[L_p f] = 0, so a wrong score can break it. ρ should be well above 1/√n.
 
     rho: √χ²(q‖p) if it is known, or the radius of a ball that holds q; by default it is estimated
     from the weights, which underestimate it when they are few or uneven.
@@ -121,14 +120,18 @@ def shift_bound(
         f, x, s, backend=backend, probes=probes, step=step, generator=generator, batch=batch
     )
     r, r_squared = (first + second).double() / 2, first.double() * second.double()
-    ratio = _density_ratio(log_ratio, x, batch)  # q/p
+    log_weights = in_batches(lambda rows: values(log_ratio, rows, "log_ratio"), x, batch)
+    largest = log_weights.max()
+    if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
+        raise ValueError(f"log_ratio should be finite at the draws from p; got {float(largest)}")
+    ratio = (log_weights.double() - largest).exp()
+    ratio = ratio / ratio.mean()  # q/p at x ~ p, of mean 1
     effective_n = len(x) / float(ratio.square().mean())
     if effective_n < FEWEST:
         worth = f"{len(x)} draws from p are worth {effective_n:.1f} from q"
         message = f"the importance weights have collapsed: {worth}. Use more, or a smaller shift"
         warnings.warn(message, stacklevel=3)  # past the decorator, at the caller's line
-    # Each (n,): the quantity's own value as the mean, and as the spread what one sample changes
-    # in it to first order (the delta method), so that standard errors follow from all of them.
+    # Each (n,): its mean is the quantity, its spread gives the standard error (delta method).
     mean = (ratio * r).mean()  # E_q[r] = E_p[(q/p) r]
     responses = mean + ratio * (r - mean)
     norms = _root_of_mean(r_squared)
@@ -137,16 +140,6 @@ def shift_bound(
     slack = Estimate.of(bounds - responses.mean().sign() * responses)
     response, bound = Estimate.of(responses), Estimate.of(bounds)
     return ShiftBound(response, float(rhos.mean()), bound, slack, effective_n)
-
-
-def _density_ratio(log_ratio: LogRatio, x: Tensor, batch: int) -> Tensor:
-    """q/p at x ~ p, (n,), scaled to the mean 1 that it has under p."""
-    log_weights = in_batches(lambda rows: values(log_ratio, rows, "log_ratio"), x, batch)
-    largest = log_weights.max()
-    if not bool(torch.isfinite(largest)):  # also if any is nan; −∞ is a place that q never visits
-        raise ValueError(f"log_ratio should be finite at the draws from p; got {float(largest)}")
-    weights = (log_weights.double() - largest).exp()
-    return weights / weights.mean()
 
 
 def _root_of_mean(squares: Tensor) -> Tensor:
@@ -162,7 +155,6 @@ def _root_of_mean(squares: Tensor) -> Tensor:
 def _root_chi2(ratio: Tensor) -> Tensor:
     """ρ = √χ²(q‖p), where χ²(q‖p) = E_p[(q/p − 1)²]."""
     excess = ratio - 1
-    chi2 = excess.square().mean()
-    root = chi2.sqrt()
+    root = (chi2 := excess.square().mean()).sqrt()
     # The last term is there because the ratio is scaled by a mean that is itself an estimate.
     return root + (excess.square() - chi2 - 2 * chi2 * excess) / (2 * root).clamp_min(TINY)

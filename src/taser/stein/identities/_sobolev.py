@@ -1,7 +1,6 @@
 """The Sobolev identity: the penalty as a norm that the data's geometry weighs."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -76,13 +75,11 @@ def _curvature_and_gradient(
     return torch.cat(curvatures), torch.cat(gradients)
 
 
-def _axes(x: Tensor) -> Iterator[Tensor]:
-    """√d e_i for i = 1 … d, each like x, (B, *): directions with the mean v vᵀ = I exactly."""
+def _axes(x: Tensor) -> Tensor:
+    """√d e_i for i = 1 … d, (d, B, *): directions with the mean v vᵀ = I exactly."""
     d = x[0].numel()
-    for i in range(d):
-        v = x.new_zeros(d)
-        v[i] = math.sqrt(d)
-        yield v.view(x.shape[1:]).expand_as(x)
+    axes = math.sqrt(d) * torch.eye(d, dtype=x.dtype, device=x.device)
+    return axes.view(d, 1, *x.shape[1:]).expand(d, *x.shape)
 
 
 def _quadratic_form(score: Score, x: Tensor, g: Tensor, t: float, batch: int) -> Tensor:
