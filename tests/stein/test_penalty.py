@@ -288,7 +288,7 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
         with pytest.raises(ValueError, match=message):
             taser.SteinPenalty()(mlp.model, *arguments)
     pair = taser.models.Wrapped(lambda x: (mlp.model(x),), mlp.model)
-    with pytest.raises(ValueError, match="Margin wants logits .*got a tuple"):
+    with pytest.raises(ValueError, match=r"Margin wants logits .*got a tuple"):
         taser.SteinPenalty()(pair, mlp.x, mlp.y, mlp.s)
     penalty = taser.SteinPenalty()
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)

@@ -31,13 +31,9 @@ CURVE = 200  # test examples for accuracy over ε
 
 
 def compare(
-    config: ComparisonConfig | Path | str,
-    out: Path | str,
-    *,
-    jobs: int = 1,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Results:
+    config: ComparisonConfig | Path | str, out: Path | str, *, jobs: int = 1,
+    threads: int | None = None, progress: Progress | None = None,
+) -> Results:  # fmt: skip
     """Train and evaluate methods × variants × seeds, `jobs` at a time; started again, it goes on.
 
     Started elsewhere on the same folder it helps: no run is done twice. config: a configuration,

@@ -119,14 +119,9 @@ def run_here(home: Path, run: RunJob) -> None:
 
 
 def run_all(
-    runs: Runs,
-    names: Sequence[str],
-    command: Sequence[str],
-    *,
-    jobs: int = 1,
-    threads: int = 1,
+    runs: Runs, names: Sequence[str], command: Sequence[str], *, jobs: int = 1, threads: int = 1,
     progress: Progress | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Run every one of these that is not finished, `jobs` at a time, each by `command` FOLDER.
 
     A job waits for those whose results it needs, and is left to another `run_all` that has it, here

@@ -71,14 +71,9 @@ def draw_curve(curve: Curve, evaluation: Evaluation) -> Figure:
 
 
 def write(
-    evaluation: Evaluation,
-    title: str,
-    out: Path,
-    *,
-    x: Tensor | None = None,
-    predictions: Tensor | None = None,
-    curve: Curve | None = None,
-) -> Path:
+    evaluation: Evaluation, title: str, out: Path, *, x: Tensor | None = None,
+    predictions: Tensor | None = None, curve: Curve | None = None,
+) -> Path:  # fmt: skip
     """evaluation.json, table.md and report.html in `out`; the page's path.
 
     x, predictions: the clean inputs, (n, *), and the predictions of the attacked ones, (n,), for

@@ -66,13 +66,9 @@ ENTRIES = 2**22  # of the Stein kernel's matrix, (n, n), in memory at once: 32 M
 
 @torch.no_grad()
 def ksd(
-    x: Tensor,
-    s: Tensor,
-    *,
-    kernel: Kernel = "imq",
-    bandwidth: Bandwidth = "median",
+    x: Tensor, s: Tensor, *, kernel: Kernel = "imq", bandwidth: Bandwidth = "median",
     statistic: Literal["u", "v"] = "u",
-) -> float:
+) -> float:  # fmt: skip
     """KSD²(q, p) = E_{x,x'~q}[k_p(x, x')] (app-ksd): zero if the samples' law q is p, else more.
 
     x: (n, *), independent draws from q; s: like x, the score of p there.
@@ -103,14 +99,9 @@ class KSDTest:
 
 @torch.no_grad()
 def ksd_test(
-    x: Tensor,
-    s: Tensor,
-    *,
-    kernel: Kernel = "imq",
-    bandwidth: Bandwidth = "median",
-    bootstrap: int = 1000,
-    generator: torch.Generator | None = None,
-) -> KSDTest:
+    x: Tensor, s: Tensor, *, kernel: Kernel = "imq", bandwidth: Bandwidth = "median",
+    bootstrap: int = 1000, generator: torch.Generator | None = None,
+) -> KSDTest:  # fmt: skip
     """Are independent x, (n, *), draws from the law with score s? A small p_value says no.
 
     If they are, Σ_{i≠j} w_i w_j k_p(x_i, x_j)/(n(n − 1)) with random signs w has the law of KSD² in

@@ -14,16 +14,9 @@ from ._estimate import Estimate, Sides, compare, residuals
 
 
 def stein_identity(
-    f: Function,
-    x: Tensor,
-    s: Tensor,
-    *,
-    backend: Backend = "reverse",
-    probes: int = 1,
-    step: float | None = None,
-    generator: torch.Generator | None = None,
-    batch: int = 256,
-) -> Estimate:
+    f: Function, x: Tensor, s: Tensor, *, backend: Backend = "reverse", probes: int = 1,
+    step: float | None = None, generator: torch.Generator | None = None, batch: int = 256,
+) -> Estimate:  # fmt: skip
     """E_p[L_p f] = E_p[Δf + s·∇f] (app-langevin-identity): zero if s is the score of x's law.
 
     f: (B, *) → (B,); x: (n, *), independent draws from p that the score has not been fitted to;
@@ -71,17 +64,10 @@ def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]
 
 
 def projection_identity(
-    f: Function,
-    x: Tensor,
-    s: Tensor,
-    grad_log_ratio: Tensor,
-    *,
-    backend: Backend = "reverse",
-    probes: int = 1,
-    step: float | None = None,
-    generator: torch.Generator | None = None,
+    f: Function, x: Tensor, s: Tensor, grad_log_ratio: Tensor, *, backend: Backend = "reverse",
+    probes: int = 1, step: float | None = None, generator: torch.Generator | None = None,
     batch: int = 256,
-) -> Sides:
+) -> Sides:  # fmt: skip
     """E_q[L_p f] = −E_q[∇f·∇log(q/p)] (projection-identity-shift), from x ~ q.
 
     f: (B, *) → (B,), smooth; x: (n, *), independent draws from q; s: like x, the score of p there;

@@ -92,18 +92,10 @@ class ShiftBound:
 
 @torch.no_grad()
 def shift_bound(
-    f: Function,
-    x: Tensor,
-    s: Tensor,
-    log_ratio: LogRatio,
-    *,
-    rho: float | None = None,
-    backend: Backend = "reverse",
-    probes: int = 1,
-    step: float | None = None,
-    generator: torch.Generator | None = None,
-    batch: int = 256,
-) -> ShiftBound:
+    f: Function, x: Tensor, s: Tensor, log_ratio: LogRatio, *, rho: float | None = None,
+    backend: Backend = "reverse", probes: int = 1, step: float | None = None,
+    generator: torch.Generator | None = None, batch: int = 256,
+) -> ShiftBound:  # fmt: skip
     """|E_q[L_p f]| ≤ ρ √E_p[(L_p f)²] for ρ² = χ²(q‖p) (sup-shift-bound), from x ~ p.
 
     f: (B, *) → (B,), smooth; x: (n, *), independent draws from p; s: like x, the score there;
