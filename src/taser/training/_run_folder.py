@@ -85,9 +85,8 @@ def check_same_run(config: Config, out: Path) -> None:
     try:
         before, now = (yaml.safe_load(to_yaml(one)) for one in (read_recipe(path), config))
     except ValueError as error:
-        raise ValueError(
-            f"{out} holds a run of another version of taser ({error}): choose another folder"
-        ) from None
+        found = f"{out} holds a run of another version of taser ({error})"
+        raise ValueError(f"{found}: choose another folder") from None
     for free in ("threads", "save_minutes", "device"):  # they change no weight
         before["loop"].pop(free), now["loop"].pop(free)
     changed = [
