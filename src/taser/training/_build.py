@@ -221,11 +221,7 @@ def cached_scores(
 
 @dataclass
 class Setup:
-    """What a run is made of.
-
-    architecture: see :func:`architecture`; average: of the weights; attack: the validation's;
-    generator: of the regulariser's draws, seeded anew in each step; layout: of batches of images.
-    """
+    """What a run is made of. attack: the validation's; generator: of the regulariser's draws."""
 
     config: Config
     dataset: Dataset

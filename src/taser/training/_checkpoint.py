@@ -57,11 +57,7 @@ class Checkpoint:
 
 
 def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
-    """Everything that a resumed run needs, as tensors and JSON.
-
-    Of several processes the first one's: inside an epoch each has BatchNorm statistics of its own,
-    which are averaged at the epoch's end, so a run resumed from there begins with those of one.
-    """
+    """What a resumed run needs; of several processes, the first's BatchNorm statistics."""
     tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
     tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
     if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
