@@ -67,9 +67,8 @@ def _import_package(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there; something that it needs is not
-        raise ValueError(
-            f"there is no module {name!r} to import; if you mean a file, write 'path/to/file.py:…'"
-        ) from error
+        message = f"there is no module {name!r} to import; of a file, write 'path/to/file.py:…'"
+        raise ValueError(message) from error
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -5,37 +5,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from ._options import Jobs, Out, progress_bar, show, with_json
 
 if TYPE_CHECKING:
     from taser.compare import Results
 
-What = Annotated[
-    list[str],
-    typer.Argument(
-        help="A comparison's YAML, or digits, fashion-mnist, cifar10 or demo; with --report, "
-        "--status or --keep its folder; or two or more folders made by `taser evaluate`."
-    ),
-]
+KINDS = """A comparison's YAML, or digits, fashion-mnist, cifar10 or demo; with --report, --status
+or --keep its folder; or two or more folders made by `taser evaluate`."""
 
 
 @with_json
 def compare(
-    what: What,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for runs and report; by default out/<what>.")
-    ] = None,
+    what: Annotated[list[str], Argument(help=KINDS.replace("\n", " "))],
+    out: Annotated[Path | None, Option(help="For runs and report; by default out/<what>.")] = None,
     jobs: Jobs = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
-    report: Annotated[
-        bool, typer.Option("--report", help="Report on the runs that are finished, or on records.")
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="How many runs are finished, and which failed.")
-    ] = False,
+    threads: Annotated[int | None, Option(min=1, help="CPU threads of each run.")] = None,
+    report: Annotated[bool, Option("--report", help="On finished runs, or on records.")] = False,
+    status: Annotated[bool, Option("--status", help="How many finished, which failed.")] = False,
     keep: Annotated[
-        Path | None, typer.Option(help="Keep the finished runs here as records, without weights.")
+        Path | None, Option(help="Keep the finished runs here as records, without weights.")
     ] = None,
 ) -> None:
     """Train and evaluate methods × variants × seeds, or show evaluated models side by side.
@@ -53,10 +43,8 @@ def compare(
     from taser.report import write_comparison
 
     chosen, folder = report + status + (keep is not None), Path(what[0])
-    if chosen > 1:
-        raise ValueError("give one of --report, --status and --keep")
-    if chosen and len(what) > 1:
-        raise ValueError("--report, --status and --keep take one folder")
+    if chosen > 1 or (chosen and len(what) > 1):
+        raise ValueError("give one of --report, --status and --keep, which take one folder")
     if status:
         runs = Runs(folder / "runs")
         if not runs.names():
@@ -73,10 +61,8 @@ def compare(
     elif len(what) > 1:
         _side_by_side([Path(name) for name in what], out or Path("out/compare"))
     elif folder.is_dir():
-        raise ValueError(
-            f"{folder} is a folder: of a comparison, give --report, --status or --keep; of "
-            "`taser evaluate`, give two or more folders"
-        )
+        kinds = "a comparison's takes --report, --status or --keep; `taser evaluate`'s come in twos"
+        raise ValueError(f"{folder} is a folder: {kinds}")
     else:
         out = out or Path("out") / folder.stem
         with progress_bar() as progress:
@@ -102,13 +88,10 @@ def _side_by_side(folders: Sequence[Path], out: Path) -> None:
     from taser.evaluation import Evaluation
     from taser.report import _evaluation_report as report
 
-    found = {}
+    found: dict[str, Evaluation] = {}
     for folder in folders:
-        path = folder / "evaluation.json"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"there is no evaluation in {folder}: `taser evaluate` makes one"
-            )
+        if not (path := folder / "evaluation.json").is_file():
+            raise FileNotFoundError(f"no evaluation is in {folder}: `taser evaluate` makes one")
         name = folder.name if folder.name not in found else str(folder)
         found[name] = Evaluation.from_json(path.read_text())
     typer.echo(report.comparison_table(found).markdown())
@@ -127,7 +110,5 @@ def demo(out: Out = Path("out/demo"), jobs: Jobs = 2) -> None:
     with progress_bar() as progress:
         results = run("demo", out, jobs=jobs, threads=1, progress=progress)
     _report(results, out, title="TASER on handwritten digits")
-    typer.echo(
-        "Where to look next: README.md for two lines in your own loop, docs/training.md to train "
-        "and fine-tune, docs/audit.md to judge a model that you were handed."
-    )
+    pages = "docs/training.md to train and fine-tune, docs/audit.md to judge a model of others"
+    typer.echo(f"Where to look next: README.md for two lines in your own loop, {pages}.")

@@ -43,14 +43,12 @@ def examine(root: Path | None = None) -> dict[str, Any]:
     return {
         "ok": ok,
         "versions": {"taser": _version("taser"), "python": platform.python_version()},
-        "platform": platform.platform(),
-        "needed": needed,
-        "extras": extras,
+        "platform": platform.platform(), "needed": needed, "extras": extras,
         "device": _device() if ok else None,  # which takes torch
         "cache": _cache(root) if ok else None,
         "compiler": next((name for name in compilers if name and shutil.which(name)), None),
         "notes": [NARROW],
-    }
+    }  # fmt: skip
 
 
 def _requirements() -> Iterator[tuple[str, str | None, str | None]]:
@@ -92,11 +90,10 @@ def _cache(root: Path | None) -> dict[str, Any]:
     from taser.data._registry import Downloadable
 
     folder = cache_root(root)
-    data = {k.name: folder / k.name for k in DATASETS if isinstance(k, Downloadable)}
     entries = {
-        name: {"ready": cached(name, root=root) is not None, "bytes": _bytes(path)}
-        for name, path in data.items()
-    }
+        k.name: {"ready": cached(k.name, root=root) is not None, "bytes": _bytes(folder / k.name)}
+        for k in DATASETS if isinstance(k, Downloadable)
+    }  # fmt: skip
     return {"folder": str(folder), "bytes": _bytes(folder), "holds": entries}
 
 

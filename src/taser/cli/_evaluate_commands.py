@@ -7,39 +7,17 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from ._options import (
-    VERDICT,
-    Data,
-    Epsilon,
-    Model,
-    Norm,
-    Options,
-    Out,
-    Root,
-    Seed,
-    Target,
-    Threads,
-    Weights,
-    draw_examples,
-    load_model_and_data,
-    progress_bar,
-    show,
-    with_json,
-)
+from . import _options as cli
 
 CURVE = 200  # examples for the curve against ε
 SURROGATE = FITTED = 10_000  # training examples for the audit's surrogate, a shift's Gaussian
 REFERENCE = 500  # training examples for a residual's mean
 
 
-@with_json
+@cli.with_json
 def evaluate(
-    model: Model,
-    data: Data = None,
-    weights: Weights = None,
-    option: Options = None,
-    epsilon: Epsilon = "8/255",
-    norm: Norm = "linf",
+    model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
+    option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
     examples: Annotated[int, Option("--examples", "-n", "--n", min=1, help="How many.")] = 1000,
     first: Annotated[bool, Option("--first", help="The first ones, not a draw.")] = False,
     attacks: Annotated[
@@ -52,17 +30,11 @@ def evaluate(
     at_least: Annotated[
         float | None, Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
     ] = None,
-    batch: Annotated[
-        int, Option("--batch", "--batch-size", min=1, help="Examples attacked at once.")
-    ] = 100,
-    seed: Seed = 0,
-    threads: Threads = None,
-    out: Annotated[
-        Path | None, Option(help="Folder for the report; by default out/evaluate/<what>.")
-    ] = None,
-    root: Root = None,
-    target: Target = None,
-) -> None:
+    batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Attacked at once.")] = 100,
+    seed: cli.Seed = 0, threads: cli.Threads = None,
+    out: Annotated[Path | None, Option(help="Folder; by default out/evaluate/<what>.")] = None,
+    root: cli.Root = None, target: cli.Target = None,
+) -> None:  # fmt: skip
     """Accuracy under attack, example by example; killed and started again, it goes on.
 
     Example: taser evaluate --model out/run --epsilon 0.1
@@ -76,7 +48,7 @@ def evaluate(
     from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
-    dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
+    dataset, network = cli.load_model_and_data(model, weights, data, option, root, threads, target)
     box = (None, None) if unbounded else dataset.test.box
     threat = Threat(norm, epsilon, *box)  # type: ignore[arg-type]
     x, y = dataset.test.x, dataset.test.y
@@ -85,38 +57,33 @@ def evaluate(
     out = out or Path("out/evaluate") / re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
     if first:
         x, y = x[:examples], y[:examples]
-    with progress_bar() as progress:
+    with cli.progress_bar() as progress:
         result = run(
             network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
             n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
         )  # fmt: skip
-        x, y = x[result.index], y[result.index]
-        drawn = None
+        x, y, drawn = x[result.index], y[result.index], None
         if curve:
             rows = subset(len(x), CURVE)  # the first might be all of one class
             drawn = accuracy_curve(
-                network, x[rows], y[rows], threat=threat, seed=seed, batch_size=batch,
-                progress=progress,
+                network, x[rows], y[rows],
+                threat=threat, seed=seed, batch_size=batch, progress=progress,
             )  # fmt: skip
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
     assert result.attacked is not None
     attacked = predictions(network, result.attacked, batch)
     page = report.write(result, title, out, x=x, predictions=attacked, curve=drawn)
-    show(page, report.summary(result), "evaluation.json")
+    cli.show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         typer.echo(f"less than --at-least {at_least:g} %", err=True)
-        raise typer.Exit(VERDICT)
+        raise typer.Exit(cli.VERDICT)
 
 
-@with_json
+@cli.with_json
 def audit(
-    model: Model,
-    data: Data = None,
-    weights: Weights = None,
-    option: Options = None,
-    epsilon: Epsilon = "8/255",
-    norm: Norm = "linf",
+    model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
+    option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
     examples: Annotated[int, Option("--examples", "-n", min=30, help="Of the test part.")] = 200,
     steps: Annotated[int, Option(min=1, help="Of PGD.")] = 50,
     restarts: Annotated[int, Option(min=1, help="Random starts of PGD.")] = 3,
@@ -124,12 +91,9 @@ def audit(
     surrogate: Annotated[
         bool, Option(help="Train a quick undefended model on the training part, to transfer.")
     ] = True,
-    seed: Seed = 0,
-    threads: Threads = None,
-    out: Out = Path("out/audit"),
-    root: Root = None,
-    target: Target = None,
-) -> None:
+    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/audit"),
+    root: cli.Root = None, target: cli.Target = None,
+) -> None:  # fmt: skip
     """Check a model for gradient masking; the exit code is the verdict.
 
     Example: taser audit --model out/run --epsilon 0.1
@@ -144,46 +108,41 @@ def audit(
     from taser.evaluation import undefended
     from taser.report import _evaluation_report as report
 
-    dataset, network = load_model_and_data(model, weights, data, option, root, threads, target)
+    dataset, network = cli.load_model_and_data(model, weights, data, option, root, threads, target)
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
-    x, y = draw_examples(dataset, examples)
-    with progress_bar() as progress:
+    x, y = cli.draw_examples(dataset, examples)
+    with cli.progress_bar() as progress:
         other = None
         if surrogate:
             train, rows = dataset.train, subset(len(dataset.train), SURROGATE)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
-            other = other.to(default_device())
+            other.to(default_device())
         result = run(
             network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
             queries=queries, seed=seed, out=out / "batches", progress=progress,
         )  # fmt: skip
     typer.echo(report.audit_table(result).markdown())
     page = report.write_audit(result, f"{model} on {dataset.name}, {threat}", out)
-    show(page, report.audit_summary(result))
+    cli.show(page, report.audit_summary(result))
     if result.verdict != "trust":
-        raise typer.Exit(VERDICT)
+        raise typer.Exit(cli.VERDICT)
 
 
-@with_json
+@cli.with_json
 def shift(
-    model: Model,
-    data: Data = None,
-    weights: Weights = None,
-    option: Options = None,
+    model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
+    option: cli.Options = None,
     other: Annotated[list[str] | None, Option(help="Other data to detect; repeatable.")] = None,
     score: Annotated[
         str | None, Option(help="As for `taser score check`; else the shipped one or a Gaussian.")
     ] = None,
-    epsilon: Epsilon = "8/255",
-    norm: Norm = "linf",
+    epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
     examples: Annotated[int, Option("--examples", "-n", min=2, help="Of the test part.")] = 1000,
     severity: Annotated[int, Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
-    seed: Seed = 0,
-    threads: Threads = None,
-    out: Out = Path("out/shift"),
-    root: Root = None,
-) -> None:
+    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/shift"),
+    root: cli.Root = None,
+) -> None:  # fmt: skip
     """Accuracy under corruptions, and detection of out-of-distribution inputs.
 
     Example: taser shift --model out/run --other mnist
@@ -203,27 +162,26 @@ def shift(
     from taser.scores import Gaussian, named, pretrained
     from taser.scores._adapters import SHIPPED
 
-    dataset, network = load_model_and_data(model, weights, data, option, root, threads)
-    x, y = (part.to(default_device()) for part in draw_examples(dataset, examples))
+    dataset, network = cli.load_model_and_data(model, weights, data, option, root, threads)
+    x, y = (part.to(default_device()) for part in cli.draw_examples(dataset, examples))
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
-    train = dataset.train
     if score is not None or dataset.name in SHIPPED:
         scored: Any = (pretrained(dataset.name) if score is None else named(score)).at()
     else:
-        scored = Gaussian.fit(train.rows(subset(len(train), FITTED)))
-    with progress_bar() as progress:
+        scored = Gaussian.fit(dataset.train.rows(subset(len(dataset.train), FITTED)))
+    with cli.progress_bar() as progress:
         result = run(network, x, y, seed=seed, progress=progress)
         # Every other row, because files and folders may come class by class.
         inside, rest, labels = x[::2], x[1::2], y[1::2]
         outside = perturbed(network, rest, labels, threat, severity=severity, seed=seed)
         for name in other or []:
-            images = draw_examples(load(name, root=root), len(rest))[0]
+            images = cli.draw_examples(load(name, root=root), len(rest))[0]
             outside[name] = resized(images, dataset.input_shape)
         detection = out_of_distribution(
             network, scored.to(x.device), inside, outside, seed=seed, progress=progress,
-            reference=train.rows(subset(len(train), REFERENCE)),
+            reference=dataset.train.rows(subset(len(dataset.train), REFERENCE)),
         )  # fmt: skip
     typer.echo(report.table(result).markdown())
     typer.echo(report.detection_table(detection).markdown())
     page = report.write(result, detection, f"{model} on {dataset.name}", out, example=x[0].cpu())
-    show(page, report.summary(result, detection))
+    cli.show(page, report.summary(result, detection))

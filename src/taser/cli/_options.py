@@ -31,14 +31,10 @@ Threads = Annotated[int | None, Option(min=1, help="CPU threads; by default all.
 Jobs = Annotated[int, Option(min=1, help="Runs at the same time.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON, and all else to stderr.")]
 Model = Annotated[str, Option(help="A run's folder, file.py:callable, or resnet18, ….")]
-Weights = Annotated[
-    Path | None, Option(help="Its weights, *.safetensors or a *.pt state; of a run the best.")
-]
-Data = Annotated[
-    str | None, Option(help="A data set, as for `taser data info`; by default the run's or digits.")
-]
+Weights = Annotated[Path | None, Option(help="Its *.safetensors or *.pt state; of a run the best.")]
+Data = Annotated[str | None, Option(help="As for `taser data info`; else the run's or digits.")]
 Options = Annotated[
-    list[str] | None, Option("--option", help="Of the model, such as width=16; repeatable.")
+    list[str] | None, Option("--option", help="Of the model, as width=16; repeatable.")
 ]
 Epsilon = Annotated[str, Option(help="The attack's budget ε, such as 8/255.")]
 Norm = Annotated[Literal["linf", "l2"], Option(help="The norm that ε bounds.")]
@@ -72,8 +68,6 @@ class PlainErrors(TyperGroup):
         typer.secho(message, fg="red", err=True)
         raise typer.Exit(code)
 
-
-# JSON output: with --json stdout holds the result alone.
 
 STDOUT: ContextVar[TextIO | None] = ContextVar("STDOUT", default=None)
 """Under --json the real stdout, while `sys.stdout` is stderr; else None."""
@@ -118,8 +112,6 @@ def show(page: Path, summary: list[str], record: str = "results.json") -> None:
         print((page.parent / record).read_text().rstrip("\n"), file=STDOUT.get())
 
 
-# Progress, on stderr.
-
 SECONDS_BETWEEN_LINES = 20.0
 
 
@@ -144,12 +136,7 @@ def progress_bar() -> Iterator["ProgressCallback"]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeLeft())
     with Progress(*columns, transient=True, console=Console(file=sys.stderr)) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda done, total, label: bar.update(
-            task, completed=done, total=total, description=label
-        )
-
-
-# A classifier and its data.
+        yield lambda n, total, name: bar.update(task, completed=n, total=total, description=name)
 
 
 def load_model_and_data(

@@ -8,14 +8,9 @@ from typer import Argument, Option
 
 from ._options import Out, Root, Seed, Target, Threads, progress_bar, show, use_threads, with_json
 
-Model = Annotated[
-    str,
-    Argument(
-        help="A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs), "
-        "diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."
-    ),
-]
-
+KINDS = """A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs),
+diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."""
+Model = Annotated[str, Argument(help=KINDS.replace("\n", " "))]
 app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
 
 
@@ -32,11 +27,8 @@ def fit(
     patch: Annotated[int, Option(min=1, help="Fold patches into channels first.")] = 1,
     flip: Annotated[bool, Option(help="Mirror half of the images.")] = False,
     half: Annotated[bool, Option(help="Store half-precision weights.")] = False,
-    seed: Seed = 0,
-    threads: Threads = None,
-    root: Root = None,
-    target: Target = None,
-) -> None:
+    seed: Seed = 0, threads: Threads = None, root: Root = None, target: Target = None,
+) -> None:  # fmt: skip
     """Train a denoiser on the training part of a data set; run again, it resumes.
 
     Example: taser score fit --data digits --out digits.safetensors
@@ -71,9 +63,8 @@ def check(
     data: Annotated[str, Option(help="The data set it was fitted to.")] = "digits",
     out: Out = Path("out/score"),
     examples: Annotated[int, Option("--examples", "-n", min=2, help="Held-out examples.")] = 1000,
-    root: Root = None,
-    target: Target = None,
-) -> None:
+    root: Root = None, target: Target = None,
+) -> None:  # fmt: skip
     """Measure a score model on held-out data: error, Stein identity, kernel test, samples.
 
     Example: taser score check digits.safetensors --data digits
@@ -100,8 +91,8 @@ def check(
         if held_out.shape[1:] == (2,):
             plane = report.field(denoiser.cpu().at(), held_out.cpu())
     typer.echo(report.table(quality).markdown())
-    title = f"{Path(model).name} on {data}"
-    page = report.write(quality, title, out, samples=samples, plane=plane)
+    name = f"{Path(model).name} on {data}"
+    page = report.write(quality, name, out, samples=samples, plane=plane)
     show(page, report.summary(quality))
 
 
@@ -110,19 +101,12 @@ def cache(
     model: Model,
     out: Annotated[Path, Option(help="The folder to write.")],
     data: Annotated[str, Option(help="The data set to score.")] = "digits",
-    timestep: Annotated[
-        int | None, Option(help="DDPM timestep of the noise level; 50 by default.")
-    ] = None,
-    sigma: Annotated[
-        float | None, Option(help="Or the noise level itself, in units of the inputs.")
-    ] = None,
+    timestep: Annotated[int | None, Option(help="Of the noise level in DDPM; else 50.")] = None,
+    sigma: Annotated[float | None, Option(help="Or the noise level, in the inputs' units.")] = None,
     padding: Annotated[int, Option(min=0, help="Of crops, to measure their error.")] = 4,
-    validation: Annotated[
-        float, Option(min=0, max=1, help="The share held out, as the recipe's.")
-    ] = 0.1,
-    root: Root = None,
-    target: Target = None,
-) -> None:
+    validation: Annotated[float, Option(min=0, max=1, help="Share held out, as a recipe's.")] = 0.1,
+    root: Root = None, target: Target = None,
+) -> None:  # fmt: skip
     """Compute the score of every training example once, for `regulariser.cache` to read.
 
     Example: taser score cache digits.safetensors --data digits --out out/digits-scores
@@ -142,7 +126,5 @@ def cache(
     if train.is_images:
         some = x[subset(len(x), 256)]
         error = augmentation_error(score, some, CropAndFlip(padding=padding))
-        typer.echo(
-            f"under crops of {padding} pixels and flips, cached scores differ from recomputed ones "
-            f"by {100 * error:.0f} % (root mean square)"
-        )
+        what = f"under crops of {padding} pixels and flips, cached scores differ from recomputed"
+        typer.echo(f"{what} ones by {100 * error:.0f} % (root mean square)")

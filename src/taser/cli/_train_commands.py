@@ -19,13 +19,9 @@ Taser = Annotated[bool | None, Option("--taser/--no-taser", help="Switch TASER o
 
 
 def train(
-    recipe: Recipe = "digits/standard",
-    out: Folder = Path("out/run"),
-    overrides: Overrides = None,
-    taser: Taser = None,
-    threads: Threads = None,
-    dry_run: DryRun = False,
-) -> None:
+    recipe: Recipe = "digits/standard", out: Folder = Path("out/run"), overrides: Overrides = None,
+    taser: Taser = None, threads: Threads = None, dry_run: DryRun = False,
+) -> None:  # fmt: skip
     """Train by a recipe; killed and started again with the same command, it goes on.
 
     Example: taser train --recipe digits/pgd --taser --out out/pgd-taser loop.epochs=5
@@ -38,13 +34,10 @@ def train(
 def finetune(
     model: Annotated[str, Option(help="resnet18, …, or file.py:callable of your own.")],
     weights: Annotated[Path, Option(help="Its weights: *.safetensors, or a *.pt state.")],
-    recipe: Recipe = "finetune/taser",
-    out: Folder = Path("out/finetune"),
-    overrides: Overrides = None,
-    taser: Taser = None,
-    threads: Threads = None,
+    recipe: Recipe = "finetune/taser", out: Folder = Path("out/finetune"),
+    overrides: Overrides = None, taser: Taser = None, threads: Threads = None,
     dry_run: DryRun = False,
-) -> None:
+) -> None:  # fmt: skip
     """Fine-tune a finished classifier, held near itself by a teacher.
 
     Example: taser finetune --model resnet18 --weights model.pt --out out/tuned data.name=cifar10
@@ -71,8 +64,7 @@ def recipes() -> None:
     if json_wanted():
         print_json(listed)
         return
-    wide = max(map(len, listed))
-    above = ""
+    wide, above = max(map(len, listed)), ""
     for name, summary in listed.items():
         typer.echo(f"{name:{wide}}  {summary if summary != above else ''}".rstrip())
         above = summary

@@ -159,11 +159,9 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
             return gaussian
         return gaussian.at(sigma=FEATURE_SIGMA if config.sigma is None else config.sigma)
     if config.score == "auto" and dataset.name not in SHIPPED:
-        raise ValueError(
-            f"no score model ships for {dataset.name}: fit one with `taser score fit --data "
-            f"{dataset.name} --out score.safetensors`, and give regulariser.score="
-            "score.safetensors; for colour photographs regulariser.score=ffdnet will do"
-        )
+        fit = f"`taser score fit --data {dataset.name} --out score.safetensors`"
+        give = "give regulariser.score=score.safetensors (or ffdnet, for colour photographs)"
+        raise ValueError(f"no score model ships for {dataset.name}: fit one with {fit} and {give}")
     denoiser = pretrained(dataset.name) if config.score == "auto" else named(config.score)
     level = {"timestep": config.timestep} if config.sigma is None else {"sigma": config.sigma}
     score = denoiser.at(**level)
@@ -172,9 +170,9 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
     try:
         score(dataset.train.rows(slice(2)))
     except (RuntimeError, TypeError, IndexError) as error:  # of a stranger's network
+        inputs = f"the inputs of {dataset.name}, of shape {dataset.input_shape}"
         raise ValueError(
-            f"regulariser.score={config.score} does not take the inputs of {dataset.name}, "
-            f"of shape {dataset.input_shape}: {error}"
+            f"regulariser.score={config.score} does not take {inputs}: {error}"
         ) from error
     return score
 
@@ -209,10 +207,8 @@ def cached_scores(
         problem = "at the examples themselves: it takes regulariser.name=taser and form=paper"
         raise ValueError(f"regulariser.cache holds a denoiser's score {problem}")
     if build_augmentation(config.data, dataset) is not None:
-        problem = "which crops and flips change: set data.augment=none, or do without the cache"
-        raise ValueError(
-            f"regulariser.cache holds the score at the examples as they are, {problem}"
-        )
+        problem = "as they are, which crops and flips change: set data.augment=none, or no cache"
+        raise ValueError(f"regulariser.cache holds the score at the examples {problem}")
     try:
         return read_cache(
             Path(config.regulariser.cache).expanduser(), data=dataset.train.hash,
@@ -225,11 +221,7 @@ def cached_scores(
 
 @dataclass
 class Setup:
-    """What a run is made of.
-
-    architecture: see :func:`architecture`; average: of the weights; attack: the validation's;
-    generator: of the regulariser's draws, seeded anew in each step; layout: of batches of images.
-    """
+    """What a run is made of. attack: the validation's; generator: of the regulariser's draws."""
 
     config: Config
     dataset: Dataset

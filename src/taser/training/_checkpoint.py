@@ -1,7 +1,6 @@
-"""Checkpoints: how far a run is, written to a folder and read back.
+"""Checkpoints: safetensors and JSON with checksums.
 
-A folder of safetensors and JSON with checksums. Accelerate's save_state pickles the optimiser's
-state, which a file from elsewhere could use to run code.
+Accelerate's save_state pickles the optimiser's state, which could run code from elsewhere.
 """
 
 import hashlib
@@ -58,11 +57,7 @@ class Checkpoint:
 
 
 def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
-    """Everything that a resumed run needs, as tensors and JSON.
-
-    Of several processes the first one's: inside an epoch each has BatchNorm statistics of its own,
-    which are averaged at the epoch's end, so a run resumed from there begins with those of one.
-    """
+    """What a resumed run needs; of several processes, the first's BatchNorm statistics."""
     tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
     tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
     if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
@@ -163,10 +158,11 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
             return load_checkpoint(path)
         except DamagedCheckpoint as error:
             logger.warning("%s; going on from the one before it", error)
-    if not found:
-        return None
-    unread = f"none of the checkpoints in {folder} can be read"
-    raise DamagedCheckpoint(f"{unread}; remove the folder to start anew")
+    if found:
+        raise DamagedCheckpoint(
+            f"none of the checkpoints in {folder} can be read; remove the folder"
+        )
+    return None
 
 
 def weights_as_bytes(tensors: dict[str, Tensor]) -> bytes:

@@ -93,15 +93,14 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         if self.step_size is not None and self.step_size >= 1 > self.epsilon:
-            found = f"objective.step_size={self.step_size:g} is far more than epsilon"
-            raise ValueError(f"{found}={self.epsilon:g}; did you mean {self.step_size:g}/255?")
+            step, most = self.step_size, f"is far more than epsilon={self.epsilon:g}"
+            raise ValueError(f"objective.step_size={step:g} {most}; did you mean {step:g}/255?")
 
 
 REPLACED = {  # keys of before taser.Taser, and the values that are gone; None: all of them
-    "at": (None, "form"),
-    "unit": (("raw", "noise", "ball", "paper"), "form"),
+    "at": (None, "form"), "unit": (("raw", "noise", "ball", "paper"), "form"),
     "name": (("gradient",), "name=gradient-norm"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -153,15 +152,13 @@ class RegulariserConfig:
     @classmethod
     def _refuse_replaced_keys(cls, given: Any) -> Any:
         keys = given if isinstance(given, dict) else getattr(given, "kwargs", None) or {}
-        gone = [
+        gone = ", ".join(
             f"regulariser.{key}={keys[key]} was replaced by regulariser.{by}"
             for key, (values, by) in REPLACED.items()
             if key in keys and (values is None or keys[key] in values)
-        ]
+        )
         if gone:
-            raise ValueError(
-                f"{', '.join(gone)} (a form fixes points, operator, centre and unit together)"
-            )
+            raise ValueError(f"{gone} (a form fixes points, operator, centre and unit together)")
         return given
 
 
@@ -272,7 +269,5 @@ class Config:
         center = penalty.center or ("none" if penalty.form == "steepest" else "batch")
         single = parts > 1 and batch < 2 * parts
         if single and penalty.name == "taser" and center == "batch":
-            raise ValueError(
-                f"loop.accumulate={parts} leaves single examples of a batch of {batch}, and the "
-                "variance that TASER penalises needs two"
-            )
+            found = f"loop.accumulate={parts} leaves single examples of a batch of {batch}"
+            raise ValueError(f"{found}, and the variance that TASER penalises needs two")

@@ -18,11 +18,7 @@ ENOUGH = 2.0  # until a step takes so many seconds, or the batch is whole
 
 @dataclass(frozen=True)
 class Estimate:
-    """Rough figures: the time is of this machine and scales with the batch, validation excluded.
-
-    parameters: how many; steps: of the run; seconds: for all of them; memory: bytes at the peak, as
-    measured, and what the backward pass of a whole batch keeps beyond that.
-    """
+    """Rough figures of the run on this machine, without validation; memory: peak, in bytes."""
 
     parameters: int
     steps: int

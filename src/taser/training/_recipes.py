@@ -30,9 +30,9 @@ def shipped_recipes() -> dict[str, str]:
 
 def find_recipe(name: Path | str) -> Path:
     """The file of a recipe, given by its path or its name."""
-    if (path := _path(name)) is None:
-        raise _unknown(name)
-    return path
+    if path := _path(name):
+        return path
+    raise _unknown(name)
 
 
 def read_recipe(name: Path | str, overrides: Sequence[str] = ()) -> Config:

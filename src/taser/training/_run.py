@@ -184,10 +184,7 @@ class _Run:
         self.started += time.monotonic() - began  # which is not training
 
     def _merit(self, scores: Scores) -> tuple[float, float]:
-        """What the best checkpoint is chosen by; ties go by the other figure, then to the later.
-
-        Held-out figures move in steps of one example, so that ties are common on small data.
-        """
+        """What the best checkpoint is chosen by; ties go by the other figure, then to the later."""
         select = self.config.validation.select
         if select == "last":
             return 0.0, 0.0

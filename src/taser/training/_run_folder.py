@@ -19,11 +19,7 @@ from ._recipes import read_recipe, to_yaml
 
 @dataclass(frozen=True)
 class Result:
-    """Where the run is, and what its best checkpoint reached on the validation examples.
-
-    seconds: of training, over all sessions. For regression clean and robust are negated mean
-    squared errors.
-    """
+    """A run's folder, and its best validation; of regression, negated mean squared errors."""
 
     folder: Path
     steps: int
@@ -34,11 +30,7 @@ class Result:
 
 
 class Log:
-    """Lines {"step": …, "kind": "train" | "validation", …} appended to log.jsonl.
-
-    The same numbers go to TensorBoard if that is installed. A resumed run first removes what the
-    interrupted one wrote after its last checkpoint.
-    """
+    """log.jsonl and TensorBoard; a resumed run removes what came after its last checkpoint."""
 
     def __init__(self, folder: Path, from_step: int, *, enabled: bool = True) -> None:
         self.path, self.enabled = folder / "log.jsonl", enabled
@@ -85,9 +77,8 @@ def check_same_run(config: Config, out: Path) -> None:
     try:
         before, now = (yaml.safe_load(to_yaml(one)) for one in (read_recipe(path), config))
     except ValueError as error:
-        raise ValueError(
-            f"{out} holds a run of another version of taser ({error}): choose another folder"
-        ) from None
+        found = f"{out} holds a run of another version of taser ({error})"
+        raise ValueError(f"{found}: choose another folder") from None
     for free in ("threads", "save_minutes", "device"):  # they change no weight
         before["loop"].pop(free), now["loop"].pop(free)
     changed = [

@@ -178,8 +178,7 @@ def _check_finite(total: Tensor, numbers: Numbers) -> None:
 class Precision:
     """Autocast around the base loss, and the scaling of gradients that float16 needs.
 
-    It is ours rather than Accelerate's, which wraps the model's own forward: that would follow the
-    model into the penalty, whose differences drown in the rounding of half precision.
+    Accelerate's wraps the model's forward, so that the penalty's differences would be rounded.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
