@@ -46,16 +46,20 @@ class OutputNorm(Regulariser):
 def test_a_method_and_a_regulariser_of_one_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names are checked when the package is imported; values built directly are not."""
-    monkeypatch.setitem(OBJECTIVES, "standard", Noisy)
-    monkeypatch.setitem(REGULARISERS, "jacobian", OutputNorm)
+    monkeypatch.setitem(OBJECTIVES, "noisy", Noisy)
+    monkeypatch.setitem(REGULARISERS, "output-norm", OutputNorm)
     config = small(
-        objective={"name": "standard", "options": {"sigma": 0.2}},
-        regulariser={"name": "jacobian", "weight": 0.1, "fraction": 0.5, "options": {"power": 1.0}},
+        objective={"name": "noisy", "options": {"sigma": 0.2}},
+        regulariser={
+            "name": "output-norm",
+            "weight": 0.1,
+            "fraction": 0.5,
+            "options": {"power": 1.0},
+        },
     )
     train(config, tmp_path)
     assert lines(tmp_path, "train")[0]["penalty"] > 0
-    wrong = small(objective={"name": "standard", "options": {"sigmaa": 0.2}})
+    wrong = small(objective={"name": "noisy", "options": {"sigmaa": 0.2}})
     with pytest.raises(ValueError, match=r"no option of this objective called 'sigmaa' .*'sigma'"):
         train(wrong, tmp_path / "wrong")
 

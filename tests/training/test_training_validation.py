@@ -15,20 +15,26 @@ from taser.data._dataset import subset
 from taser.training import _run as run
 from taser.training import train
 from taser.training._checkpoint import latest_checkpoint
-from taser.training._validation import Scores, validate
+from taser.training._validation import ValidationMetrics, validate
 
 # Over five epochs the clean figure is best in the third, the robust one in the second, where two
 # later epochs are its equal: the fourth with more clean accuracy, the fifth with less.
-FIGURES = [Scores(0.1, 0.1), Scores(0.2, 0.4), Scores(0.5, 0.3), Scores(0.4, 0.4), Scores(0.3, 0.4)]
+FIGURES = [
+    ValidationMetrics(0.1, 0.1),
+    ValidationMetrics(0.2, 0.4),
+    ValidationMetrics(0.5, 0.3),
+    ValidationMetrics(0.4, 0.4),
+    ValidationMetrics(0.3, 0.4),
+]
 
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """Validations that say what we want; and the weights that each of them saw."""
-    figures: Iterator[Scores] = iter(FIGURES)
+    figures: Iterator[ValidationMetrics] = iter(FIGURES)
     seen: list[dict[str, Tensor]] = []
 
-    def say(model: nn.Module, *_: Any, **__: Any) -> Scores:
+    def say(model: nn.Module, *_: Any, **__: Any) -> ValidationMetrics:
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return next(figures)
 
@@ -57,7 +63,7 @@ def test_the_best_is_kept_beside_the_last(
 
 
 def test_of_equals_the_later_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "validate", lambda *_, **__: Scores(0.3, 0.2))
+    monkeypatch.setattr(run, "validate", lambda *_, **__: ValidationMetrics(0.3, 0.2))
     assert train(small(model=MLP, loop={"epochs": 3}), tmp_path).best_step == 6
 
 
@@ -102,7 +108,7 @@ def test_figures_of_a_model_that_is_known() -> None:
     attack = attacks.PGD(Threat("linf", 0.1, None, None), steps=5, step_size=0.1)
     for batch in (2, 5):
         scores = validate(model, x, y, attack, batch=batch)
-        assert scores == Scores(clean=pytest.approx(0.8), robust=pytest.approx(0.4))  # type: ignore[arg-type]
+        assert scores == ValidationMetrics(clean=pytest.approx(0.8), robust=pytest.approx(0.4))  # type: ignore[arg-type]
 
 
 def test_figures_of_a_regression_that_is_known() -> None:
@@ -120,9 +126,9 @@ def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
     """Validation gets rows of the validation part, as many as it asks for, and of all classes."""
     given: list[Tensor] = []
 
-    def look(_: nn.Module, x: Tensor, *__: Any, **___: Any) -> Scores:
+    def look(_: nn.Module, x: Tensor, *__: Any, **___: Any) -> ValidationMetrics:
         given.append(x)
-        return Scores(0.0, 0.0)
+        return ValidationMetrics(0.0, 0.0)
 
     monkeypatch.setattr(run, "validate", look)
     config = small(model=MLP, validation={"examples": 20})

@@ -72,14 +72,17 @@ class PGD:
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
         x = x.detach()
-        moved = self.threat.random(x, generator) if self.start == "random" else x
-        if self.start == "gaussian":
-            moved = x + GAUSSIAN_START * noise_like(x, generator)
+        moved = self._begin(x, generator)
         with eval_mode(model, freeze=True):
             for _ in range(self.steps):
                 gradient = input_gradient(model, moved, y, loss or self.loss)
                 moved = self.threat.project(moved + self.length * self.threat.ascent(gradient), x)
         return moved
+
+    def _begin(self, x: Tensor, generator: Rng) -> Tensor:
+        if self.start != "gaussian":
+            return self.threat.random(x, generator) if self.start == "random" else x
+        return x + GAUSSIAN_START * noise_like(x, generator)
 
 
 @dataclass(frozen=True, repr=False)

@@ -38,7 +38,7 @@ def finetune(
     overrides: Overrides = None, taser: Taser = None, threads: Threads = None,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
-    """Fine-tune a finished classifier, held near itself by a teacher.
+    """Fine-tune a finished classifier, with a KL term to its initial outputs.
 
     Example: taser finetune --model resnet18 --weights model.pt --out out/tuned data.name=cifar10
 
@@ -93,7 +93,7 @@ def _train(
         f"best of {result.steps} steps at {result.best_step}: "
         f"{'accuracy' if classifier else 'negated mean squared error'} {result.clean:.3f} clean, "
         f"{result.robust:.3f} under a short PGD at ε = {threat.epsilon:.4g} (at most "
-        f"{config.validation.examples} validation examples; a short attack flatters).",
+        f"{config.validation.examples} validation examples; a short attack overestimates).",
         f"For a figure to believe: taser evaluate --model {out} --norm {threat.norm} "
         f"--epsilon {threat.epsilon:.7g} --examples 200",
         f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",

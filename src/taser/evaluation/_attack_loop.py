@@ -134,7 +134,7 @@ class AttackLoop:
 
         Each stage of a cascade runs on all examples that are still correct, in full batches. key:
         seeds and names its batches, by default the attack's name; progress: counted in forward
-        passes, where what a broken example is spared counts as done.
+        passes, where passes that a broken example skips count as done.
         """
         key = key or attack.name
         correct, points = correct.clone(), self.x.cpu().clone()

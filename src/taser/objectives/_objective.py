@@ -38,6 +38,7 @@ class Objective(ABC):
 
     adversarial: ClassVar[bool] = True  # whether it trains at attacked points
     start: ClassVar[Literal["random", "gaussian"]] = "random"  # of a recipe's PGD attack
+    keys: ClassVar[dict[str, str]] = {}  # parameter: key of ObjectiveConfig that sets it
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -30,6 +30,7 @@ class TRADES(Objective):
     """
 
     start: ClassVar[Literal["random", "gaussian"]] = "gaussian"
+    keys: ClassVar[dict[str, str]] = {"beta": "beta"}
     beta: float = 6.0
     inner: LossAttack = field(default_factory=from_gaussian)
 
@@ -63,6 +64,7 @@ class MART(Objective):
     """
 
     start: ClassVar[Literal["random", "gaussian"]] = "gaussian"
+    keys: ClassVar[dict[str, str]] = {"weight": "mart_weight"}
     weight: float = 5.0
     inner: Attack = field(default_factory=from_gaussian)
 

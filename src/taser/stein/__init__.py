@@ -7,13 +7,6 @@ from ._penalty import Calibration, Record, Regulariser, SteinPenalty
 from ._residual import directions, stein_residual
 
 __all__ = [
-    "Calibration",
-    "Record",
-    "Regulariser",
-    "SharedPass",
-    "SteinPenalty",
-    "UnsupportedLayer",
-    "directions",
-    "identities",
-    "stein_residual",
-]
+    "Calibration", "Record", "Regulariser", "SharedPass", "SteinPenalty", "UnsupportedLayer",
+    "directions", "identities", "stein_residual",
+]  # fmt: skip

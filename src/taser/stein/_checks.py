@@ -53,9 +53,8 @@ def check_structure(model: Callable, backend: Backend) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dtype in (torch.float16, torch.bfloat16):
             raise UnsupportedLayer(
-                f"parameter '{name}' is {parameter.dtype}: derivatives of the input drown in its "
-                "rounding. Keep the parameters in float32; autocast around the loop is fine, the "
-                "penalty steps out of it"
+                f"parameter '{name}' is {parameter.dtype}: derivatives of the input get lost in "
+                "its rounding. Keep the parameters in float32; autocast around the loop is fine"
             )
 
 
@@ -286,8 +285,7 @@ def curvature_seen(f: Probed, x: Tensor) -> bool | None:
     """
     generator = torch.Generator(device=x.device).manual_seed(0)
     x = x[:4].detach().requires_grad_()
-    island = torch.autocast(x.device.type, enabled=False)
-    with island, plain_kernels():
+    with torch.autocast(x.device.type, enabled=False), plain_kernels():
         outputs = Watched(f.model, "reverse", graph=False)(x.clone())
     mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
     (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)

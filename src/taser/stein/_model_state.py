@@ -29,7 +29,8 @@ def eval_mode(model: object, *, freeze: bool = False) -> Iterator[None]:
     freeze: no gradients for parameters, so that a backward pass computes those of the input only.
     """
     module = check_module(model)
-    modules = [part for part in module.modules() if not _needs_training_mode(part)]
+    # cuDNN differentiates recurrent layers in training mode only; without dropout that is the same.
+    modules = [p for p in module.modules() if not isinstance(p, nn.RNNBase) or p.dropout]
     modes = [part.training for part in modules]
     parameters = [p for p in module.parameters() if p.requires_grad] if freeze else []
     try:
@@ -43,11 +44,6 @@ def eval_mode(model: object, *, freeze: bool = False) -> Iterator[None]:
             part.training = mode
         for parameter in parameters:
             parameter.requires_grad_(True)
-
-
-def _needs_training_mode(module: nn.Module) -> bool:
-    """Recurrent layers without dropout: cuDNN differentiates them in training mode only."""
-    return isinstance(module, nn.RNNBase) and not module.dropout
 
 
 @contextmanager

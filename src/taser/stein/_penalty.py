@@ -117,8 +117,10 @@ class Regulariser(nn.Module):
         check_inputs(x, s, finite=False)
         shared.modes = [part.training for part in module.modules()]
         with restored_rng(x.device), penalty_mode(module, x, shared, self.batchnorm):
-            rows = self._random_rows(x) if self.training and self.fraction < 1 else None
-            if rows is not None:
+            part, rows = max(2, round(self.fraction * batch)), None
+            if self.training and part < batch:
+                generator = self.generator_on(x.device)
+                rows = torch.randperm(batch, device=x.device, generator=generator)[:part]
                 x, y = x[rows], None if y is None else y[rows]
                 s, shared = None if s is None else s[rows], shared.rows(rows)
             value = self.penalise(module, full_precision(x), y, s, shared)
@@ -156,15 +158,6 @@ class Regulariser(nn.Module):
                 "give a generator for that device, or build the penalty anew"
             )
         return self._generator
-
-    def _random_rows(self, x: Tensor) -> Tensor | None:
-        """A random `fraction` of the examples, at least two; None if that is all of them."""
-        n = min(len(x), max(2, round(self.fraction * len(x))))
-        if n == len(x):
-            return None
-        return torch.randperm(
-            len(x), device=x.device, generator=self.generator_on(x.device)
-        )[:n]  # fmt: skip
 
     def get_extra_state(self) -> dict[str, Any]:
         """The number of calls and the generator's state, for `state_dict`."""

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, replace
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ from ._config import (
 from ._step import AttackView, Learner, Precision
 
 T = TypeVar("T")
-TASER_KEYS = (
+REGULARISER_KEYS = (
     "form", "operator", "center", "backend", "probes", "step", "unbiased", "every", "batchnorm",
     "norm", "of",
 )  # fmt: skip
@@ -82,7 +82,7 @@ def architecture(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
     images = dataset.train.is_images
     name = ("cnn" if images else "mlp") if config.name == "auto" else config.name
     options = dict(config.options)
-    if ":" not in name:  # a built-in one: it takes these, a stranger need not
+    if ":" not in name:  # a built-in one takes these
         given = {"width": config.width, "activation": config.activation}
         options |= {key: value for key, value in given.items() if value is not None}
         if images:
@@ -105,7 +105,7 @@ def build_model(architecture: dict[str, Any], weights: Path | None = None) -> nn
 
 
 def build_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Optimizer:
-    """Adam, AdamW or SGD with Nesterov's momentum, over the parameters that want gradients."""
+    """Adam, AdamW or SGD with Nesterov's momentum, over the parameters that require gradients."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("the model has no parameters to train")
@@ -134,8 +134,8 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
         raise ValueError(f"objective.label_smoothing is for standard and pgd, not {config.name}")
     given = {
         "inner": attacks.PGD(threat, config.steps, config.step_size, kind.start),
-        "task": dataset.task, "label_smoothing": config.label_smoothing, "beta": config.beta,
-        "weight": config.mart_weight,
+        "task": dataset.task, "label_smoothing": config.label_smoothing,
+        **{parameter: getattr(config, key) for parameter, key in kind.keys.items()},
     }  # fmt: skip
     return _construct(kind, given, config.options, "objective")
 
@@ -143,7 +143,7 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
 def _construct(kind: type[T], given: dict[str, Any], options: dict[str, Any], section: str) -> T:
     """kind(…) of what its constructor accepts of `given`, and of the options."""
     accepted = dict(signature(kind).parameters)
-    if "options" in accepted:  # handed on to the regulariser that it extends
+    if any(p.kind is Parameter.VAR_KEYWORD for p in accepted.values()):  # for Regulariser
         accepted |= signature(Regulariser).parameters
     for option in options:
         if option not in accepted:
@@ -169,7 +169,7 @@ def build_score(config: RegulariserConfig, dataset: Dataset) -> Score:
         score.precision = config.precision
     try:
         score(dataset.train.rows(slice(2)))
-    except (RuntimeError, TypeError, IndexError) as error:  # of a stranger's network
+    except (RuntimeError, TypeError, IndexError) as error:  # of a user's network
         inputs = f"the inputs of {dataset.name}, of shape {dataset.input_shape}"
         raise ValueError(
             f"regulariser.score={config.score} does not take {inputs}: {error}"
@@ -185,7 +185,7 @@ def build_regulariser(
         return None
     kind = REGULARISERS[config.name]
     given = {
-        **{name: getattr(config, name) for name in TASER_KEYS}, "projections": config.probes,
+        **{name: getattr(config, name) for name in REGULARISER_KEYS}, "projections": config.probes,
         "probe": Output() if dataset.task == "regression" else None,
         "threat": threat, "generator": generator,
     }  # fmt: skip

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from taser._files import write_atomically
 
 from ._build import Setup
-from ._validation import Scores
+from ._validation import ValidationMetrics
 
 logger = logging.getLogger(__name__)
 KEPT = 2  # the last, and the one before it should the last be damaged
@@ -36,7 +36,7 @@ class RunState:
 
     step: int = 0
     measured: float | None = None
-    best: Scores | None = None
+    best: ValidationMetrics | None = None
     best_step: int = 0
     stale: int = 0
     seconds: float = 0.0
@@ -85,7 +85,7 @@ def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
     if state["scaler"]:
         setup.learner.precision.scaler.load_state_dict(state["scaler"])
     best = state["progress"]["best"]
-    return RunState(**{**state["progress"], "best": Scores(**best) if best else None})
+    return RunState(**{**state["progress"], "best": ValidationMetrics(**best) if best else None})
 
 
 def _modules(setup: Setup) -> dict[str, nn.Module]:

@@ -1,6 +1,6 @@
 """The sections of a recipe, each a frozen dataclass whose fields are checked."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -13,12 +13,11 @@ from taser.objectives import OBJECTIVES
 from taser.regularisers import REGULARISERS
 
 
-def _one_of(names: Iterable[str]) -> Any:
-    """Text that is one of these names."""
-    names = list(names)
+def _one_of(registry: Mapping[str, Any], *others: str) -> Any:
+    """A name of the registry, as it is when the name is checked, or one of the others."""
 
     def check(name: str) -> str:
-        if name not in names:
+        if name not in (names := [*others, *registry]):
             near = hint(name, names)
             raise ValueError(f"should be one of {', '.join(names)}; got {name!r}{near}")
         return name
@@ -125,7 +124,7 @@ class RegulariserConfig:
     arguments of the regulariser's constructor.
     """
 
-    name: Annotated[str, _one_of(["none", *REGULARISERS])] = "none"
+    name: Annotated[str, _one_of(REGULARISERS, "none")] = "none"
     form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
     weight: NotNegative = 0.3
     unit: Literal["form", "ratio"] = "form"

@@ -29,7 +29,7 @@ from ._config import Config, ScheduleConfig
 from ._recipes import to_yaml
 from ._run_folder import Log, Result, check_same_run
 from ._step import NonFiniteLoss, gradient_ratio
-from ._validation import Scores, validate
+from ._validation import ValidationMetrics, validate
 
 LINES_PER_EPOCH = 10
 MEASUREMENTS = 10  # of the gradient ratio, over the ramp
@@ -66,7 +66,7 @@ class _Run:
         self._write("data.json", Preprocessing.of(setup.dataset).to_json())
         self.log = Log(out, self.state.step, enabled=self.main)
         self.means: dict[str, float] = {}  # of the log's last line
-        self.scores = self.state.best  # of the last validation
+        self.metrics = self.state.best  # of the last validation
         self.saved = self.started = time.monotonic()
 
     def finish(self) -> Result:
@@ -155,13 +155,13 @@ class _Run:
             self.report(state.step, self.setup.steps, self._label())
 
     def _label(self) -> str:
-        means, epochs, scores = self.means, self.config.loop.epochs, self.scores
+        means, epochs, metrics = self.means, self.config.loop.epochs, self.metrics
         words = [f"epoch {min(self.batches.epoch + 1, epochs)}/{epochs}"]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
-        if scores is not None and self.setup.dataset.task == "regression":
-            words.append(f"error {-scores.clean:.3g}, attacked {-scores.robust:.3g}")
-        elif scores is not None:
-            words.append(f"clean {scores.clean:.1%} robust {scores.robust:.1%}")
+        if metrics is not None and self.setup.dataset.task == "regression":
+            words.append(f"error {-metrics.clean:.3g}, attacked {-metrics.robust:.3g}")
+        elif metrics is not None:
+            words.append(f"clean {metrics.clean:.1%} robust {metrics.robust:.1%}")
         return " · ".join(words)
 
     def _validate(self) -> None:
@@ -170,27 +170,27 @@ class _Run:
         held_out, state = self.setup.dataset.validation, self.state
         # A draw, because the first rows may be all of one class: folders come in that order.
         rows = subset(len(held_out), self.config.validation.examples)
-        scores = self.scores = validate(
+        metrics = self.metrics = validate(
             self.setup.evaluated, held_out.rows(rows), held_out.y[rows], self.setup.attack,
             seed=self.config.loop.seed, rank=self.setup.rank,
         )  # fmt: skip
-        merit, best = self._merit(scores), None if state.best is None else self._merit(state.best)
+        merit, best = self._merit(metrics), None if state.best is None else self._merit(state.best)
         state.stale = 0 if best is None or merit[0] > best[0] else state.stale + 1
         if best is None or merit >= best:
-            state.best, state.best_step = scores, state.step
+            state.best, state.best_step = metrics, state.step
             self._write_weights("best")
-        numbers = {"epoch": float(self.batches.epoch), **asdict(scores)}
+        numbers = {"epoch": float(self.batches.epoch), **asdict(metrics)}
         self.log.write(state.step, "validation", numbers)
         self.started += time.monotonic() - began  # which is not training
 
-    def _merit(self, scores: Scores) -> tuple[float, float]:
+    def _merit(self, metrics: ValidationMetrics) -> tuple[float, float]:
         """What the best checkpoint is chosen by; ties go by the other figure, then to the later."""
         select = self.config.validation.select
         if select == "last":
             return 0.0, 0.0
         if select == "auto":
             select = "clean" if self.config.objective.name == "standard" else "robust"
-        both = scores.clean, scores.robust
+        both = metrics.clean, metrics.robust
         return both if select == "clean" else both[::-1]
 
     def _save(self) -> None:

@@ -116,7 +116,7 @@ class Learner:
         shared = SharedPass(self.module if penalised else None)
         with self.precision.autocast(), shared:
             base = self.objective.loss(model, x, y, piece.moved)
-        if not self.precision.half:  # differences of half-precision outputs would drown
+        if not self.precision.half:  # their rounding would dominate differences
             shared.outputs = base.clean
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
         if regulariser is not None:

@@ -11,7 +11,7 @@ from taser.stein._model_state import eval_mode
 
 
 @dataclass(frozen=True)
-class Scores:
+class ValidationMetrics:
     """Accuracies, clean and under attack; for regression mean squared errors, negated."""
 
     clean: float
@@ -21,7 +21,7 @@ class Scores:
 def validate(
     model: nn.Module, x: Tensor, y: Tensor, attack: attacks.PGD,
     *, seed: int = 0, batch: int = 256, rank: int = 0,
-) -> Scores:  # fmt: skip
+) -> ValidationMetrics:  # fmt: skip
     """Clean and robust figures over x, (N, *), and y, (N,); each process takes its share."""
     regression = y.is_floating_point()
     loss = attacks.squared_error if regression else attacks.cross_entropy
@@ -39,4 +39,4 @@ def validate(
                 sums[place] += right.sum().cpu()
     if world_size() > 1:
         sums = all_sum(sums.to(device))
-    return Scores(*(sums / len(x)).tolist())
+    return ValidationMetrics(*(sums / len(x)).tolist())
