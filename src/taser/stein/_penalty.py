@@ -1,6 +1,7 @@
 """Algorithm 1 of the paper: the mean squared Stein residual about a centre, as a penalty."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
@@ -32,7 +33,7 @@ from ._residual import Terms, choose_backend, logger, residual_terms
 CENTERS = ("batch", "running", "calibrated", "none")
 
 
-class Regulariser(nn.Module):
+class Regulariser(nn.Module, ABC):
     """A penalty R of a model on a batch, to be added to any loss: loss + λ·R(model, x, y).
 
     The model is left exactly as it was: modes, running statistics, gradients, `requires_grad`.
@@ -131,11 +132,11 @@ class Regulariser(nn.Module):
         self.calls += 1
         return self.every * value  # which makes up for the calls that compute nothing
 
+    @abstractmethod
     def penalise(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
         """R of these examples, a scalar; the model is in eval mode already."""
-        raise NotImplementedError
 
     def batch_correction(self, n: int, batch: int) -> float:  # noqa: ARG002
         """The factor that makes R of n examples an unbiased estimate of R of the whole batch."""
