@@ -1,29 +1,29 @@
 """Attacks: searches for a small change of the input that the model gets wrong."""
 
-from ._attack import (
-    Attack,
-    AttackLoss,
-    AttackWarning,
-    LossAttack,
-    Model,
-    Norm,
-    Threat,
-    cross_entropy,
-    fraction,
-    kl_divergence,
-    kl_from,
-    lengths,
-    margin,
-    squared_error,
+from collections.abc import Callable
+from functools import partial
+from typing import get_args
+
+from ._attack import (  # isort: skip
+    Attack, AttackLoss, AttackWarning, LossAttack, Model, Norm, Threat, cross_entropy, fraction,
+    kl_divergence, kl_from, lengths, margin, squared_error,
 )  # fmt: skip
-from ._autoattack import AutoAttackPart, autoattack
+from ._autoattack import AutoAttackPart, Part, autoattack
 from ._pgd import FGSM, PGD, LastingPGD, RestartedPGD, input_gradient
 from ._simple import Cascade, RandomNoise, RaySearch, Transfer
 from ._spsa import SPSA
 
 __all__ = [
-    "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart", "Cascade",
-    "LastingPGD", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch", "RestartedPGD",
-    "Threat", "Transfer", "autoattack", "cross_entropy", "fraction", "input_gradient",
-    "kl_divergence", "kl_from", "lengths", "margin", "squared_error",
+    "ATTACKS", "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart",
+    "Cascade", "LastingPGD", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch",
+    "RestartedPGD", "Threat", "Transfer", "autoattack", "cross_entropy", "fraction",
+    "input_gradient", "kl_divergence", "kl_from", "lengths", "margin", "squared_error",
 ]  # fmt: skip
+
+ATTACKS: dict[str, Callable[[Threat], Attack]] = {
+    "spsa": SPSA, "spsa-strong": SPSA.strong, "pgd": RestartedPGD,
+    "pgd-ce": partial(RestartedPGD, loss=cross_entropy, name="pgd-ce"),
+    "fgsm": FGSM, "noise": RandomNoise,
+}  # fmt: skip
+"""What the command line and recipes call attacks, beside AutoAttack and its parts."""
+ATTACK_NAMES = ("autoattack", *ATTACKS, *get_args(Part))

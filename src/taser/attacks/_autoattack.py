@@ -16,9 +16,9 @@ from torch import Tensor
 from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
-from ._attack import Attack, AttackWarning, Model, Rng, Threat, cross_entropy, inside
-from ._pgd import FGSM, RestartedPGD
-from ._simple import Cascade, RandomNoise
+from ._attack import Attack, AttackWarning, Model, Rng, Threat, inside
+from ._pgd import RestartedPGD
+from ._simple import Cascade
 from ._spsa import SPSA
 
 LOGGER = logging.getLogger("auto-attack")
@@ -213,22 +213,16 @@ def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
         checks.check_dynamic(copied, x, logger=LOGGER)
 
 
-OURS: dict[str, Callable[[Threat], Attack]] = {
-    "spsa": SPSA, "spsa-strong": SPSA.strong, "pgd": RestartedPGD,
-    "pgd-ce": partial(RestartedPGD, loss=cross_entropy, name="pgd-ce"),
-    "fgsm": FGSM, "noise": RandomNoise,
-}  # fmt: skip
-NAMES = ("autoattack", *OURS, *get_args(Part))
-
-
 def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:
     """The attack that recipes and the command line call `name`; images: are inputs (C, H, W)?"""
-    if name in OURS:
-        return OURS[name](threat)
+    from . import ATTACK_NAMES, ATTACKS
+
+    if name in ATTACKS:
+        return ATTACKS[name](threat)
     if name == "autoattack":
         return autoattack(threat, classes=classes, images=images, seed=seed)
     if name not in get_args(Part):
-        raise ValueError(f"an attack should be one of {', '.join(NAMES)}; got {name!r}")
+        raise ValueError(f"an attack should be one of {', '.join(ATTACK_NAMES)}; got {name!r}")
     if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
         raise ValueError(f"{name} needs more than {classes} classes: take 'autoattack' or 'pgd'")
     if name == "square" and threat.norm == "l2" and not images:

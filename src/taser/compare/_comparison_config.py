@@ -12,9 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from taser._names import hint
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
-from taser.attacks import Threat
+from taser.attacks import ATTACK_NAMES, Threat
 from taser.attacks._attack import shown
-from taser.attacks._autoattack import NAMES
 from taser.training import read_recipe
 from taser.training._recipes import FOLDER, find_recipe, shipped_recipes
 
@@ -142,8 +141,8 @@ class ComparisonConfig:
             raise ValueError(f'variants need one called off (in YAML in quotes, "off"), {which}')
         Threat(self.norm, self.epsilon)
         for attack in (*self.attacks, *self.fewer):
-            if attack not in NAMES:
-                raise ValueError(f"there is no attack {attack!r}: {', '.join(NAMES)}")
+            if attack not in ATTACK_NAMES:
+                raise ValueError(f"there is no attack {attack!r}: {', '.join(ATTACK_NAMES)}")
         for threat in self.unseen:
             if not isinstance(threat, dict) or {*threat, "norm"} != {"norm", "epsilon"}:
                 example = "{norm: l2, epsilon: 0.6}"
