@@ -20,7 +20,7 @@ from taser.training._build import build_data, build_regulariser
 
 Taser = partial(taser.Taser, fraction=1.0)  # so that nothing but the forms' noise is drawn
 SIGMA = 0.3
-THREAT = Threat("linf", 0.2)
+THREAT, PIXELS = Threat("linf", 0.2, low=None, high=None), Threat("linf", 0.2)
 STEEPEST = (0.2 * SIGMA) ** 2  # the unit of the default form under THREAT
 
 
@@ -79,7 +79,7 @@ def test_each_form_is_the_residual_that_it_says(form: FormName, operator: Operat
     if (operator or FORMS[form].operator) == "langevin":
         r = r + laplacian
     centre = 0.0 if form == "steepest" else r.mean()
-    unit = {"steepest": STEEPEST, "paper": 1 / 16}.get(form, SIGMA**2)  # by the box of THREAT
+    unit = {"steepest": STEEPEST, "paper": 1.0}.get(form, SIGMA**2)
     expected = unit * (r - centre).square().mean()
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
 
@@ -89,7 +89,9 @@ def test_where_all_is_noise_r_is_how_far_f_moves_in_the_ball(norm: Norm, dual: i
     """J = I and f linear in the ball: R = (ε‖∇f‖)² in the dual norm, whatever σ."""
     case = cases.case("mlp")
     perfect = DenoisingScore(lambda _, __: case.x, SIGMA)
-    value = Taser(perfect, threat=Threat(norm, 0.2), backend="exact")(case.model, case.x, case.y)
+    value = Taser(perfect, threat=Threat(norm, 0.2, None, None), backend="exact")(
+        case.model, case.x, case.y
+    )
     gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
     moved = 0.2 * gradient.norm(p=dual, dim=1)
     torch.testing.assert_close(value, moved.square().mean(), rtol=1e-6, atol=0)
@@ -268,11 +270,21 @@ def test_the_unit_of_the_paper_is_of_a_diffusion_model_s_coordinates() -> None:
     table, images = Threat("linf", 0.2, low=None, high=None), torch.zeros(2, 1, 4, 4)
     bytes_ = Threat("linf", 8.0, low=0.0, high=255.0)
     units = [
-        *(Taser(score, form="paper", threat=t).unit(images) for t in (None, THREAT, bytes_, table)),
+        *(Taser(score, form="paper", threat=t).unit(images) for t in (None, PIXELS, bytes_, table)),
         Taser(score, form="paper").unit(case.x),
         Taser(taser.scores.Gaussian(torch.zeros(6)), form="paper").unit(case.x),
     ]  # fmt: skip
     assert units == [1 / 16, 1 / 16, 127.5**4, 1.0, 1.0, 1.0]
+
+
+def test_inputs_that_are_normalised_in_the_data_are_noticed_once() -> None:
+    case, robust = cases.case("mlp"), Taser(DenoisingScore(shrink, SIGMA), threat=PIXELS)
+    x = case.x.clamp(0, 1)
+    robust(case.model, x, case.y)  # filterwarnings = error
+    other = Taser(DenoisingScore(shrink, SIGMA), threat=PIXELS)
+    with pytest.warns(UserWarning, match=r"outside of the threat's \[0, 1\]: normalise inside"):
+        other(case.model, 2 * x - 1, case.y)
+    other(case.model, 2 * x - 1, case.y)
 
 
 def test_wrong_options() -> None:

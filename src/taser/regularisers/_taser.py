@@ -1,5 +1,6 @@
 """TASER in its forms: where the residual is evaluated, with which score, in which unit."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -115,6 +116,9 @@ class Taser(Regulariser):
         if s is not None and self.form != "paper":
             raise ValueError(f"form={self.form!r} computes its own score: call it without s")
         self.penalty._generator = self.generator_on(x.device)
+        if self.penalty.is_new(model, shared):
+            check_structure(model, "difference")
+            _check_range(x, self.threat)
         if s is None:
             x, s, shared = self._points_and_scores(model, x, y, shared)
         return self.unit(x) * self.penalty.penalise(model, x, y, s, shared)
@@ -130,8 +134,6 @@ class Taser(Regulariser):
             return x, self.score.paired(x, generator), shared
         if self.form == "steepest":
             assert self.threat is not None
-            if self.penalty.is_new(model, shared):
-                check_structure(model, "difference")
             gradient = input_gradient(Probed(model, self.penalty.probe, y), x)
             return x, self.score.along(x, -steepest(gradient, self.threat.norm)), shared
         noised, s = self.score.noised(x, generator)
@@ -168,13 +170,18 @@ class Taser(Regulariser):
         return f"form={self.form!r}" + (f", threat={self.threat}" if self.threat else "")
 
 
+def _check_range(x: Tensor, threat: Threat | None) -> None:
+    """Warn of inputs outside the threat's box, as of a data set that normalises its images."""
+    if threat is not None and bool((x - threat.into_box(x)).abs().max() > 0.01):
+        found = f"inputs from {float(x.min()):.3g} to {float(x.max()):.3g}, outside of the threat's"
+        box = f"[{threat.low:g}, {threat.high:g}]: normalise inside the model, not in the data"
+        warnings.warn(f"{found} {box}; for a table low=None, high=None", stacklevel=6)
+
+
 def _check_score(score: Any, form: FormName) -> None:
     method = FORMS[form].method
     if method is None and not callable(score):
-        raise ValueError(
-            "form='paper' needs a score model, such as taser.scores.pretrained('digits').at("
-            f"timestep=50); got {type(score).__name__}"
-        )
+        raise ValueError(f"form='paper' needs a score model, x ↦ s(x); got {type(score).__name__}")
     if method is not None and not (hasattr(score, method) and hasattr(score, "sigma")):
         raise ValueError(
             f"form={form!r} needs a score at a noise level, such as Denoiser.load(file)."
