@@ -287,6 +287,18 @@ def test_inputs_that_are_normalised_in_the_data_are_noticed_once() -> None:
     other(case.model, 2 * x - 1, case.y)
 
 
+def test_nan_anywhere_in_the_batch_is_refused_at_every_call() -> None:
+    """Whichever part of the batch is drawn."""
+    case = cases.case("mlp")
+    robust = taser.Taser(DenoisingScore(shrink, SIGMA), threat=THREAT, fraction=0.5)
+    robust(case.model, case.x, case.y)
+    for row in range(len(case.x)):
+        x = case.x.clone()
+        x[row, 0] = torch.nan
+        with pytest.raises(ValueError, match="x should be finite; 1 of 24 entries are not"):
+            robust(case.model, x, case.y)
+
+
 def test_wrong_options() -> None:
     score = DenoisingScore(shrink, SIGMA)
     with pytest.raises(ValueError, match=r"form should be one of .*'noised'.*got 'noisy'"):

@@ -116,6 +116,8 @@ class Regulariser(nn.Module, ABC):
         shared.check(x)
         check_labels(y, x)
         check_inputs(x, s, finite=False)
+        if x.device.type == "cpu" and (bad := int((~torch.isfinite(x)).sum())):
+            raise ValueError(f"x should be finite; {bad} of {x.numel()} entries are not")
         shared.modes = [part.training for part in module.modules()]
         with restored_rng(x.device), penalty_mode(module, x, shared, self.batchnorm):
             part, rows = max(2, round(self.fraction * batch)), None
