@@ -8,11 +8,9 @@ import torch.nn.functional as F
 
 from measure import Stepper
 from taser import attacks
-from taser._runtime import seeded_step
 from taser.data import Dataset, Split
 from taser.objectives import PGD
-from taser.training import Config, read_recipe
-from taser.training._build import set_up
+from taser.training import Config, read_recipe, set_up
 
 METHODS = {
     "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",
@@ -76,7 +74,8 @@ def stepper(workload: Workload, method: str, overrides: Sequence[str]) -> Steppe
     def round_of_steps() -> None:
         for number in range(config.regulariser.every):
             setup.learner.number = number
-            generator = seeded_step(0, number, 0, setup.device)
+            torch.manual_seed(number)
+            generator = torch.Generator(setup.device).manual_seed(number)
             setup.learner.step(
                 x, batch.y, None, generator, weight=1e-3, perturb=config.objective.awp
             )

@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taser._runtime import noise_like, rows_like
 from taser.scores import Denoiser, DenoisingScore, pretrained, sigma_of
 
 
@@ -58,9 +57,9 @@ class Replaced(DenoisingScore):
         if self.kind == "shuffled":
             return s.roll(1, 0)  # batches are in random order: the neighbour is any other input
         if direction is None:
-            direction = noise_like(s, generator)
+            direction = torch.randn(s.shape, dtype=s.dtype, device=s.device, generator=generator)
         length = direction.flatten(1).norm(dim=1).clamp_min(torch.finfo(s.dtype).tiny)
-        return direction * rows_like(s.flatten(1).norm(dim=1) / length, s)
+        return direction * (s.flatten(1).norm(dim=1) / length).view(-1, *[1] * (s.ndim - 1))
 
 
 def shuffled(data: str = "digits") -> Replaced:
