@@ -73,6 +73,31 @@ def test_gradient_norms(norm: str, of: str) -> None:
     torch.testing.assert_close(value, size.sum(1).mean(), rtol=1e-7, atol=0)
 
 
+@pytest.mark.parametrize("name", ["mlp", "transformer", "batchnorm", "batchnorm training"])
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("of", ["margin", "loss"])
+def test_a_difference_has_the_gradient_of_double_backward(name: str, norm: str, of: str) -> None:
+    """With and without the pass of the loss, whose f(x) makes the difference one-sided."""
+    case, _ = case_of(name)
+    parameters = list(case.model.parameters())
+    found = {}
+    for backend in ("reverse", "difference", "attached"):
+        penalty = GradientNorm(norm, of, backend="reverse" if backend == "reverse" else "auto")  # type: ignore[arg-type]
+        if backend == "attached":
+            penalty.attach(case.model)
+        case.model(case.x).sum()  # the pass of the loss
+        value = penalty(case.model, case.x, case.y)
+        gradients = torch.autograd.grad(
+            value, parameters, allow_unused=True, materialize_grads=True
+        )
+        found[backend] = value.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+    value, expected = found["reverse"]
+    for backend in ("difference", "attached"):
+        torch.testing.assert_close(found[backend][0], value, rtol=1e-7, atol=0)
+        # float64: central differences lose 1e-10, one-sided ones 1e-7
+        assert (found[backend][1] - expected).norm() < 1e-5 * expected.norm()
+
+
 def test_wrong_gradient_norms() -> None:
     with pytest.raises(ValueError, match="norm should be one of 'l1', 'l2'; got 'linf'"):
         GradientNorm("linf")  # type: ignore[arg-type]
@@ -80,6 +105,8 @@ def test_wrong_gradient_norms() -> None:
         GradientNorm(of="logits")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="probe is for of='margin'"):
         GradientNorm(of="loss", probe=Logit(1))
+    with pytest.raises(ValueError, match="backend should be one of 'auto', 'difference'"):
+        GradientNorm(backend="exact")  # type: ignore[arg-type]
     case = cases.case("mlp")
     with pytest.raises(ValueError, match="needs labels y"):
         GradientNorm(of="loss")(case.model, case.x, None)

@@ -156,7 +156,9 @@ def test_methods_that_compare_classes_refuse_regression(tmp_path: Path, method: 
 @pytest.mark.parametrize("method", ["trades", "mart"])
 def test_what_a_method_would_ignore_is_refused(method: str) -> None:
     config = small(objective={"name": method, "label_smoothing": 0.1})
-    with pytest.raises(ValueError, match=rf"label_smoothing is for standard and pgd, not {method}"):
+    with pytest.raises(
+        ValueError, match=rf"label_smoothing is for standard, fast and pgd, not {method}"
+    ):
         set_up(config)
 
 
@@ -179,7 +181,7 @@ def test_accumulated_parts_are_the_whole_batch(
     for parts in (1, 3):
         config = small(
             model=MLP, objective={**METHODS["trades+awp"]}, teacher={"weight": 1.0},
-            regulariser={"name": "gradient-norm", "weight": 1.0},
+            regulariser={"name": "gradient-norm", "weight": 1.0, "backend": "reverse"},
             optimiser={"name": "sgd", "rate": 0.05, "clip": 1.0},
             loop={"accumulate": parts, "epochs": 2, "batch": 60},  # batches of 60, 60 and 9
         )  # fmt: skip
@@ -323,7 +325,7 @@ def test_a_checkpoint_of_the_first_version_goes_on(tmp_path: Path) -> None:
     newest = sorted((tmp_path / "resumed" / "checkpoints").iterdir())[-1]
     state = json.loads((newest / "state.json").read_text())["state"]
     assert set(state) == {"progress", "batches", "scaler", "data"}
-    assert set(state["progress"]) == {
+    assert set(state["progress"]) - {"weight"} == {
         "step", "measured", "best", "best_step", "stale", "seconds", "sums", "summed"
     }  # fmt: skip
     assert {path.name for path in newest.iterdir()} == {

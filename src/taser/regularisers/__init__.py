@@ -3,9 +3,10 @@
 from taser.stein import Regulariser
 
 from ._gradients import GradientNorm, Jacobian
+from ._target_loss import TargetLoss
 from ._taser import Taser
 
-__all__ = ["REGULARISERS", "GradientNorm", "Jacobian", "Regulariser", "Taser"]
+__all__ = ["REGULARISERS", "GradientNorm", "Jacobian", "Regulariser", "TargetLoss", "Taser"]
 
 REGULARISERS: dict[str, type[Regulariser]] = {
     "taser": Taser, "gradient-norm": GradientNorm, "jacobian": Jacobian

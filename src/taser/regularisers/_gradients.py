@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
-from taser.stein import Regulariser, SharedPass
+from taser.stein import Regulariser, SharedPass, SteinPenalty
 from taser.stein._checks import check_choice, check_count, check_structure, plain_kernels
-from taser.stein._residual import gradient_with_graph
+from taser.stein._residual import gradient_with_graph, input_gradient
 
 Size = Literal["l1", "l2"]
 Of = Literal["margin", "loss"]
+GradientBackend = Literal["auto", "difference", "reverse"]
 
 
 class GradientNorm(Regulariser):
@@ -24,6 +25,10 @@ class GradientNorm(Regulariser):
         in every direction, as in Drucker and Le Cun (1992).
     of
         "margin": the smooth logit margin, or `probe`; "loss": the cross-entropy of each example.
+    backend
+        Of the gradient in the weights. "difference", which "auto" takes: from one difference of f
+        along v, the sign of ∇f or ∇f itself, as ‖∇f‖₁ = v·∇f and d‖∇f‖₂² = 2v·d∇f for fixed v;
+        right through every layer. "reverse": by double backward, at about twice the time.
     every, fraction, batchnorm, generator, seed
         As for every :class:`~taser.regularisers.Regulariser`.
 
@@ -36,16 +41,23 @@ class GradientNorm(Regulariser):
     """
 
     def __init__(
-        self, norm: Size = "l2", of: Of = "margin", *, probe: Probe | None = None, **options: Any
-    ) -> None:
+        self, norm: Size = "l2", of: Of = "margin", *, probe: Probe | None = None,
+        backend: GradientBackend = "auto", **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**options)
         check_choice("norm", norm, get_args(Size))
+        check_choice("backend", backend, get_args(GradientBackend))
         check_choice("of", of, get_args(Of))
         if of == "loss" and probe is not None:
             raise ValueError("probe is for of='margin'; of='loss' takes the cross-entropy")
         self.norm: Size = norm
         self.of: Of = of
         self.probe: Probe = probe or (Margin() if of == "margin" else cross_entropy)
+        self.slope = None
+        if backend != "reverse":
+            self.slope = SteinPenalty(
+                self.probe, operator="first_order", backend="difference", center="none"
+            )
 
     def extra_repr(self) -> str:
         probe = getattr(self.probe, "__name__", repr(self.probe))
@@ -55,9 +67,17 @@ class GradientNorm(Regulariser):
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass,  # noqa: ARG002
     ) -> Tensor:  # fmt: skip
         """The mean over the examples, a scalar."""
-        check_structure(model, "reverse")
-        with torch.enable_grad(), plain_kernels():
-            _, gradient = gradient_with_graph(Probed(model, self.probe, y), x)
+        f = Probed(model, self.probe, y)
+        if self.slope is None:
+            check_structure(model, "reverse")
+            with torch.enable_grad(), plain_kernels():
+                return self._size(gradient_with_graph(f, x)[1])
+        gradient = input_gradient(f, x)
+        v = gradient.sign() if self.norm == "l1" else 2 * gradient
+        slope = self.slope.residuals(model, x, y, v, shared)[0].residual.mean()  # v·∇f
+        return self._size(gradient) + slope - slope.detach()
+
+    def _size(self, gradient: Tensor) -> Tensor:
         flat = gradient.flatten(1)
         return (flat.abs() if self.norm == "l1" else flat.square()).sum(1).mean()
 

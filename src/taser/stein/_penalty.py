@@ -241,7 +241,7 @@ class SteinPenalty(Regulariser):
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
         """R of these examples, with `last` a record of it."""
-        terms, backend = self._residuals(model, x, y, s, shared)
+        terms, backend = self.residuals(model, x, y, s, shared)
         value = centred_square(terms, self.centre, unbiased=self.unbiased)
         self.last = Record.of(terms, value, backend)
         return value
@@ -277,7 +277,7 @@ class SteinPenalty(Regulariser):
         for x, y, *_ in loader:
             with restored_rng(x.device), penalty_mode(module, x, SharedPass(), self.batchnorm):
                 s, x = score(x), full_precision(x)
-                parts.append(self._residuals(module, x, y, s, SharedPass())[0].residual)
+                parts.append(self.residuals(module, x, y, s, SharedPass())[0].residual)
         if not parts:
             raise ValueError("the loader gave no batch to calibrate on")
         r = torch.cat(parts)
@@ -291,9 +291,10 @@ class SteinPenalty(Regulariser):
         """Whether this model, in these modes, has not been checked yet."""
         return self._cache.backend_for(model, shared.modes) is None
 
-    def _residuals(
+    def residuals(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> tuple[Terms, Backend]:
+        """The residuals of these examples, and the backend; the model is in eval mode already."""
         if s is None:
             raise ValueError("the score s at x is needed: penalty(model, x, y, score(x))")
         f, cached = Probed(model, self.probe, y), self._cache.backend_for(model, shared.modes)

@@ -20,7 +20,7 @@ from taser.data import Batches, CropAndFlip, Dataset, Split, load
 from taser.data._load import hold_out
 from taser.models import load_model
 from taser.models._copies import EMA, supports_channels_last
-from taser.objectives import OBJECTIVES, Objective
+from taser.objectives import OBJECTIVES, Objective, one_step_pgd
 from taser.probes import Output
 from taser.regularisers import REGULARISERS, Regulariser
 from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
@@ -131,9 +131,12 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
     if config.label_smoothing and dataset.task == "regression":
         raise ValueError("objective.label_smoothing is for classes; this is a regression")
     if config.label_smoothing and "label_smoothing" not in accepted:
-        raise ValueError(f"objective.label_smoothing is for standard and pgd, not {config.name}")
+        raise ValueError(
+            f"objective.label_smoothing is for standard, fast and pgd, not {config.name}"
+        )
+    inner = attacks.PGD(threat, config.steps, config.step_size, kind.start)
     given = {
-        "inner": attacks.PGD(threat, config.steps, config.step_size, kind.start),
+        "inner": one_step_pgd(threat, config.step_size) if kind.one_step else inner,
         "task": dataset.task, "label_smoothing": config.label_smoothing,
         **{parameter: getattr(config, key) for parameter, key in kind.keys.items()},
     }  # fmt: skip

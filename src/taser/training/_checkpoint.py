@@ -29,13 +29,15 @@ KEPT = 2  # the last, and the one before it should the last be damaged
 class RunState:
     """How far a run is.
 
-    step: steps done; measured: the gradient ratio that λ is multiplied with; best, best_step: the
+    step: steps done; measured: the gradient ratio that λ is multiplied with; weight: λ of now, if a
+    target for the loss decides it; best, best_step: the
     best validation; stale: how many validations since the chosen figure rose; seconds: of training;
     sums, summed: of the log's next line, in whose middle a checkpoint may come.
     """
 
     step: int = 0
     measured: float | None = None
+    weight: float | None = None
     best: ValidationMetrics | None = None
     best_step: int = 0
     stale: int = 0

@@ -69,11 +69,11 @@ class ModelConfig:
 class ObjectiveConfig:
     """The base method and its attack.
 
-    norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps. beta: of
-    TRADES; mart_weight: of MART; label_smoothing: of standard and pgd. awp: perturb the weights by
-    awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take
-    part in the ascent of the weights, unlike the published AWP. options: further arguments of the
-    objective's constructor.
+    norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps, or
+    1.25·epsilon for the single step of fast. beta: of TRADES; mart_weight: of MART;
+    label_smoothing: of standard, fast and pgd. awp: perturb the weights by awp_gamma of their norm
+    from epoch `awp_start` on; awp_with_penalty: let the regulariser take part in the ascent of the
+    weights, unlike the published AWP. options: further arguments of the objective's constructor.
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
@@ -108,7 +108,9 @@ class RegulariserConfig:
 
     form: of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
     weight: λ, in the form's unit; with unit "ratio", λ is such that the gradient of λR is `weight`
-    times that of the base loss, measured while λ ramps up. ramp: the share of training over which λ
+    times that of the base loss, measured while λ ramps up. target_loss: the training loss that is
+    accepted; λ then starts at `weight`, without a ramp, and rises while the loss is below it, as by
+    :class:`taser.regularisers.TargetLoss`. ramp: the share of training over which λ
     grows from zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute
     the penalty in each k-th step only, and on a random part of the batch, which keeps
     the expected gradient and makes it noisier (by default the form's part).
@@ -128,6 +130,7 @@ class RegulariserConfig:
     form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
     weight: NotNegative = 0.3
     unit: Literal["form", "ratio"] = "form"
+    target_loss: Positive | None = None
     ramp: Share = 0.1
     norm: Literal["l1", "l2"] = "l2"
     of: Literal["margin", "loss"] = "margin"

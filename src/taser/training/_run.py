@@ -15,6 +15,7 @@ from taser._files import Progress, write_atomically
 from taser._runtime import average_buffers, combine_seeds, seeded_step, world_size
 from taser.data import Batch, Preprocessing
 from taser.data._dataset import subset
+from taser.regularisers import TargetLoss
 
 from ._build import Setup, set_up
 from ._checkpoint import (
@@ -61,6 +62,10 @@ class _Run:
         self.main = setup.rank == 0
         checkpoint = latest_checkpoint(out / "checkpoints")
         self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
+        own = self.config.regulariser
+        self.target = TargetLoss(own.target_loss, start=own.weight) if own.target_loss else None
+        if self.target is not None:
+            self.target.weight = self.state.weight or self.target.weight
         self._write("config.yaml", to_yaml(self.config))
         self._write("model.json", json.dumps(setup.architecture, indent=1))
         self._write("data.json", Preprocessing.of(setup.dataset).to_json())
@@ -114,6 +119,8 @@ class _Run:
             ) from None
         if setup.average is not None:
             setup.average.update(self.learner.module, step)
+        if self.target is not None:
+            self.state.weight = self.target(numbers["base"])
         self.state.step += 1
         self._count(numbers, weight, rate)
         in_epoch = self.batches.position < len(self.batches)  # the epoch's end saves by itself
@@ -132,6 +139,8 @@ class _Run:
         config, step = self.config.regulariser, self.state.step
         if config.name == "none":
             return 0.0
+        if self.target is not None:
+            return self.target.weight
         weight = ramp(step, self.setup.steps, config.ramp) * config.weight
         if config.unit != "ratio":
             return weight
@@ -189,7 +198,8 @@ class _Run:
         if select == "last":
             return 0.0, 0.0
         if select == "auto":
-            select = "clean" if self.config.objective.name == "standard" else "robust"
+            plain = self.config.objective.name == "standard" and self.target is None
+            select = "clean" if plain else "robust"
         both = metrics.clean, metrics.robust
         return both if select == "clean" else both[::-1]
 
