@@ -1,6 +1,8 @@
 """Every Python block of README and docs runs, in order, one namespace a page."""
 
+import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,15 @@ def test_pages_have_links_that_lead_somewhere() -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_the_notebook_is_the_tutorial_whose_code_runs() -> None:
+    """`python docs/notebook.py` writes it anew; its code is that of the page, which runs above."""
+    script = runpy.run_path(str(ROOT / "docs" / "notebook.py"))
+    page, written = script["PAGE"].read_text(), script["NOTEBOOK"].read_text()
+    assert written == script["notebook"](page)
+    cells = [cell for cell in json.loads(written)["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) + "\n" for cell in cells] == BLOCK.findall(page)
 
 
 def test_readme_has_code_that_is_tested() -> None:
