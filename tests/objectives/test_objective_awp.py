@@ -56,6 +56,31 @@ def test_a_weight_without_influence_does_not_move() -> None:
         assert torch.equal(model.spare, torch.ones(3, 3).double())
 
 
+def test_only_weights_by_name_move_as_in_the_published_code() -> None:
+    """A class token or an embedding of positions, (1, N, D), is no weight there."""
+
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position = nn.Parameter(torch.ones(1, 4))
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x + self.position)
+
+    model, x, y = Embedded(), torch.rand(6, 4), torch.arange(6) % 3
+    before = model.linear.weight.detach().clone()
+    with AWP(Standard(), GAMMA)(model, x, y):
+        assert torch.equal(model.position, torch.ones(1, 4))
+        assert not torch.equal(model.linear.weight, before)
+    model.linear.requires_grad_(False)
+    with (
+        pytest.raises(ValueError, match=r"in their name; this model has none .*position"),
+        AWP(Standard(), GAMMA)(model, x, y),
+    ):
+        pass
+
+
 def test_a_gradient_that_is_not_finite_is_no_direction() -> None:
     """It would be added to the weights, and infinity cannot be taken off again."""
     model, x, y = network()

@@ -79,7 +79,7 @@ def test_the_generator_is_the_only_randomness_of_an_attack(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "forwards"), [("standard", 1), ("pgd", 1), ("trades", 2), ("mart", 2)]
+    ("name", "forwards"), [("standard", 1), ("pgd", 1), ("trades", 3), ("mart", 2)]
 )
 def test_batchnorm_learns_from_the_loss_and_not_from_the_attack(name: str, forwards: int) -> None:
     ref = published("pgd", "conv")

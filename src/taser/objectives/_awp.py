@@ -20,9 +20,10 @@ TINY = 1e-20  # of the authors' code
 class AWP:
     """Take the step at weights that were moved, by γ of their size, to where the loss is higher.
 
-    Each tensor w of more than one dimension moves by γ·‖w‖·g/‖g‖, g its gradient of the loss at
-    the attacked points; biases and normalisations stay. The move is taken back after the
-    optimiser's step, so it must be left after that:
+    Each parameter w of more than one dimension with "weight" in its name, as in the authors' code,
+    moves by γ·‖w‖·g/‖g‖, g its gradient of the loss at the attacked points; biases, normalisations
+    and a transformer's embeddings of positions stay. The move is taken back at the end of the
+    block, which has to be after the optimiser's step:
 
         with awp(model, x, y) as loss:
             optimiser.zero_grad(); loss.backward(); optimiser.step()
@@ -57,7 +58,14 @@ def perturbed(
     """
     module = unwrap_ddp(model)
     assert isinstance(module, nn.Module)
-    weights = [w for w in module.parameters() if w.requires_grad and w.ndim > 1]
+    named = [(name, w) for name, w in module.named_parameters() if w.requires_grad and w.ndim > 1]
+    weights = [w for name, w in named if "weight" in name]
+    if not weights:
+        names = ", ".join(name for name, _ in named[:3]) or "none"
+        raise ValueError(
+            "AWP perturbs trainable parameters of more than one dimension with 'weight' in their "
+            f"name; this model has none (of more than one dimension: {names})"
+        )
     moves = _moves(weights, _ascent(module, weights, losses), gamma)
     with torch.no_grad():
         for weight, move in zip(weights, moves, strict=True):

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser import attacks
 from taser._runtime import full_precision
@@ -26,7 +27,8 @@ class TRADES(Objective):
     """mean_i CE(f(x_i), y_i) + β·KL(p(x_i) ‖ p(x'_i)), x' the point that raises the KL most.
 
     Zhang et al. (2019). As the authors' code has it, the gradient flows through both sides of the
-    KL, and the attack starts a little beside x, where the KL has a gradient.
+    KL, and the attack starts a little beside x, where the KL has a gradient. That code evaluates
+    the network at x twice, so BatchNorm's running statistics count x twice here, too.
     """
 
     start: ClassVar[Literal["random", "gaussian"]] = "gaussian"
@@ -50,9 +52,13 @@ class TRADES(Objective):
         """CE + β·KL, means over the batch."""
         clean, attacked = full_precision(model(x)), full_precision(model(moved))
         natural = F.cross_entropy(clean, y)
+        parts = model.modules() if isinstance(model, nn.Module) else ()
+        if any(isinstance(part, _BatchNorm) and part.training for part in parts):
+            with torch.no_grad():
+                model(x)
         robust = kl_divergence(clean, attacked).mean()
-        parts = {"natural": natural.detach(), "robust": robust.detach()}
-        return Loss(natural + self.beta * robust, parts, clean, attacked)
+        found = {"natural": natural.detach(), "robust": robust.detach()}
+        return Loss(natural + self.beta * robust, found, clean, attacked)
 
 
 @dataclass(frozen=True)
