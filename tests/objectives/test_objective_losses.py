@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import taser
 from taser import attacks
 from taser.attacks import Threat
-from taser.objectives import AWP, MART, PGD, TRADES, Standard, teacher_kl
+from taser.objectives import AWP, MART, OBJECTIVES, PGD, TRADES, Standard, teacher_kl
 
 
 def test_squared_error() -> None:
@@ -97,3 +98,11 @@ def test_any_attack_serves_an_objective_that_needs_no_loss_of_its_own() -> None:
         TRADES(inner=noise)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"regression needs an attack that takes a loss"):
         PGD(noise, task="regression")
+
+
+@pytest.mark.parametrize("name", ["standard", "fast", "pgd", "trades", "mart"])
+def test_a_model_that_returns_no_tensor(name: str) -> None:
+    linear = torch.nn.Linear(4, 3)
+    model = taser.models.Wrapped(lambda x: {"logits": linear(x)}, linear)
+    with pytest.raises(TypeError, match="the model should return a tensor; got dict"):
+        OBJECTIVES[name]()(model, torch.rand(6, 4), torch.arange(6) % 3)

@@ -133,6 +133,18 @@ def inside(threat: Threat, moved: Tensor, x: Tensor) -> Tensor:
 Model = Callable[[Tensor], Tensor]
 """(B, *) → logits (B, C)."""
 
+
+def outputs_of(model: Model, x: Tensor) -> Tensor:
+    """model(x), which has to be a tensor."""
+    outputs: object = model(x)
+    if not isinstance(outputs, Tensor):
+        wrapped = "taser.models.Wrapped(lambda x: model(x)[…], model) makes it one that does"
+        raise TypeError(
+            f"the model should return a tensor; got {type(outputs).__name__}: {wrapped}"
+        )
+    return outputs
+
+
 AttackLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, y) → (B,): larger is worse for the model."""
 

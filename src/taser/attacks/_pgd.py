@@ -18,6 +18,7 @@ from ._attack import (
     check_positive,
     cross_entropy,
     margin,
+    outputs_of,
     short_repr,
 )
 
@@ -31,7 +32,7 @@ def outputs_and_gradient(
     """f(x), (B, …), and ∇_x Σ_i ℓ(f(x_i), y_i), (B, *), both detached."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        outputs = model(x.clone())  # a first layer may work in place
+        outputs = outputs_of(model, x.clone())  # a first layer may work in place
         (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
     return outputs.detach(), gradient
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from taser import attacks
 from taser._runtime import full_precision
 from taser.attacks import Attack, LossAttack, Model, Threat, kl_divergence, squared_error
+from taser.attacks._attack import outputs_of
 
 Task = Literal["classification", "regression"]
 
@@ -71,7 +72,7 @@ class Standard(Objective):
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x_i), y_i)."""
-        outputs = full_precision(model(x))
+        outputs = full_precision(outputs_of(model, x))
         return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, clean=outputs)
 
 
@@ -102,7 +103,7 @@ class PGD(Objective):
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x'_i), y_i)."""
-        outputs = full_precision(model(moved))
+        outputs = full_precision(outputs_of(model, moved))
         return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, attacked=outputs)
 
 

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from taser import attacks
 from taser._runtime import full_precision
 from taser.attacks import Attack, LossAttack, kl_divergence, kl_from
+from taser.attacks._attack import outputs_of
 from taser.stein._model_state import eval_mode
 
 from ._objective import Loss, Model, Objective, check_loss_attack
@@ -45,12 +46,12 @@ class TRADES(Objective):
     ) -> Tensor:
         """Points where the prediction differs most from that at x."""
         with eval_mode(model, freeze=True), torch.no_grad():
-            clean = model(x.clone())  # a copy: it may begin in place
+            clean = outputs_of(model, x.clone())  # a copy: it may begin in place
         return self.inner(model, x, y, loss=kl_from(clean), generator=generator)
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
         """CE + β·KL, means over the batch."""
-        clean, attacked = full_precision(model(x)), full_precision(model(moved))
+        clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, moved))
         natural = F.cross_entropy(clean, y)
         parts = model.modules() if isinstance(model, nn.Module) else ()
         if any(isinstance(part, _BatchNorm) and part.training for part in parts):
@@ -85,7 +86,7 @@ class MART(Objective):
 
     def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
         """BCE + λ·(weighted KL), means over the batch."""
-        clean, attacked = full_precision(model(x)), full_precision(model(moved))
+        clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, moved))
         p, q = clean.softmax(1), attacked.softmax(1)
         own = p.gather(1, y[:, None])[:, 0]
         rival = q.masked_fill(F.one_hot(y, q.shape[1]).bool(), -1.0).amax(1)
