@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from typer.testing import CliRunner
 
 import taser
@@ -113,8 +114,27 @@ def test_scores_of_tables_and_at_other_levels(tmp_path: Path) -> None:
     run("score", "check", model, *options, "--examples", "4", "--out", tmp_path / "check")
     said = run("score", "cache", model, *options, "--sigma", "0.25", "--out", tmp_path / "scores")
     assert "σ = 0.250" in said
-    said = run("score", "fit", *options, "--out", tmp_path, code=1)
-    assert "is a folder" in said
+    for wrong in (tmp_path, model.with_suffix(".partial")):
+        assert "ends in .safetensors" in run("score", "fit", *options, "--out", wrong, code=1)
+
+
+def test_a_fit_writes_over_nothing_and_beside_nobody(tmp_path: Path) -> None:
+    options = ("--steps", "2", "--width", "4")
+    taken = tmp_path / "taken.safetensors"
+    taken.write_text("mine")
+    assert "exists" in run("score", "fit", "--out", taken, *options, code=1)
+    assert taken.read_text() == "mine"
+    (tmp_path / "one.partial").write_text("mine")
+    said = run("score", "fit", "--out", tmp_path / "one.safetensors", *options, code=1)
+    assert "one.partial should be a folder of checkpoints" in said
+    with FileLock(tmp_path / "two.partial" / ".lock"):
+        (tmp_path / "two.partial" / "notes.txt").write_text("mine")
+        said = run("score", "fit", "--out", tmp_path / "two.safetensors", *options, code=1)
+        assert "another process is fitting" in said
+    said = run("score", "fit", "--out", tmp_path / "two.safetensors", *options)
+    assert "2 steps take about" in said
+    assert "of the best linear denoiser's error at t = 50" in said
+    assert [path.name for path in (tmp_path / "two.partial").iterdir()] == ["notes.txt"]
 
 
 def test_images_of_many_sizes_are_resized(tmp_path: Path) -> None:

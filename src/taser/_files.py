@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, hashes of arrays, and progress callbacks."""
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -11,6 +12,30 @@ import numpy as np
 
 Progress = Callable[[int, int, str], None]
 """Called with what is done, of how much, and what is being done now."""
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them.
+
+    >>> duration(40), duration(400), duration(40_000)
+    ('40 s', '7 min', '11.1 h')
+    """
+    limits = ((90, 1, ".0f", "s"), (5400, 60, ".0f", "min"), (float("inf"), 3600, ".1f", "h"))
+    _, unit, form, name = next(row for row in limits if seconds < row[0])
+    return f"{seconds / unit:{form}} {name}"
+
+
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """The JSON object in a file, which must have these keys; the error names the file."""
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold a JSON object; got {content!r:.60}")
+    if missing := [key for key in keys if key not in content]:
+        raise ValueError(f"{path} should have the keys {', '.join(keys)}; {missing[0]} is missing")
+    return content
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:

@@ -111,15 +111,29 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         fit(start(), digits(), config, checkpoint=tmp_path / "run", progress=interrupt)
     assert (tmp_path / "run").exists()
     for other in (replace(config, batch=8), replace(config, seed=7)):
-        with pytest.raises(ValueError, match=r"a training with other (batch|seed)\); remove it"):
+        with pytest.raises(ValueError, match="a training with other (batch|seed); remove it"):
             fit(start(), digits(), other, checkpoint=tmp_path / "run")
     with pytest.raises(ValueError, match="with other data"):
         fit(start(), digits().flip(0), config, checkpoint=tmp_path / "run")
+    with pytest.raises(ValueError, match="with other network"):
+        fit(Denoiser.for_data(digits(), width=4), digits(), config, checkpoint=tmp_path / "run")
     resumed = fit(start(), digits(), config, checkpoint=tmp_path / "run")
     again = fit(start(), digits(), config, checkpoint=tmp_path / "run")  # what is done stays done
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
         assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+def test_a_resumed_training_may_be_longer_or_shorter(tmp_path: Path) -> None:
+    config, steps = FitConfig(steps=3, batch=8), []
+
+    def count(done: int, total: int, _label: str) -> None:
+        steps.append((done, total))
+
+    for changed in (config, replace(config, steps=5), replace(config, steps=9, minutes=1e-9)):
+        denoiser = Denoiser.for_data(digits(), width=4)
+        fit(denoiser, digits(), changed, checkpoint=tmp_path / "run", progress=count)
+    assert steps == [(1, 3), (2, 3), (3, 3), (4, 5), (5, 5)]
 
 
 def test_a_file_brings_back_the_same_denoiser(tmp_path: Path) -> None:
@@ -173,7 +187,7 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
         Denoiser.load(tmp_path / "other")
     (tmp_path / "state").write_bytes(b"not a state")
     denoiser = Denoiser((1, 8, 8), width=8, multipliers=(1, 2))
-    with pytest.raises(ValueError, match="remove it to start anew"):
+    with pytest.raises(ValueError, match="should be a folder of checkpoints; it is a file"):
         fit(denoiser, digits(), FitConfig(steps=1), checkpoint=tmp_path / "state")
 
 

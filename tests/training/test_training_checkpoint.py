@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from taser.training import _checkpoint as module
-from taser.training._checkpoint import (
+from taser import _checkpoint as module
+from taser._checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
     latest_checkpoint,

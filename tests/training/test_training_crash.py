@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from small_runs import small
 
+from taser import _checkpoint as checkpoint
+from taser._checkpoint import Checkpoint, latest_checkpoint
 from taser.training import Config, train
-from taser.training import _checkpoint as checkpoint
 from taser.training import _run as run
-from taser.training._checkpoint import Checkpoint, latest_checkpoint
 from taser.training._run_folder import Log, read_log
 
 EPOCH = 5

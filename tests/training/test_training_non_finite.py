@@ -8,9 +8,9 @@ import torch
 from small_runs import MLP, initial, same, small, weights
 from torch import Tensor, nn
 
+from taser._checkpoint import latest_checkpoint
 from taser.objectives import Loss, Standard
 from taser.training import Config, NonFiniteLoss, train
-from taser.training._checkpoint import latest_checkpoint
 
 RUNS: dict[str, dict] = {
     "plain": {},

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load as tensors_from
 from torch import nn
 
+from taser._checkpoint import optimiser_tensors, restore_optimiser, weights_as_bytes
 from taser._runtime import VALIDATION, WEIGHTS, combine_seeds
 from taser.models._copies import EMA
 from taser.training._build import build_optimiser
-from taser.training._checkpoint import optimiser_tensors, restore_optimiser, weights_as_bytes
 from taser.training._config import OptimiserConfig
 
 

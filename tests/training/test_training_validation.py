@@ -10,11 +10,11 @@ from small_runs import MLP, lines, same, small, weights
 from torch import Tensor, nn
 
 from taser import attacks
+from taser._checkpoint import latest_checkpoint
 from taser.attacks import Threat
 from taser.data._dataset import subset
 from taser.training import _run as run
 from taser.training import train
-from taser.training._checkpoint import latest_checkpoint
 from taser.training._validation import ValidationMetrics, validate
 
 # Over five epochs the clean figure is best in the third, the robust one in the second, where two

@@ -12,12 +12,12 @@ import torch
 from small_runs import MLP, small
 from torch import Tensor
 
+from taser._checkpoint import weights_as_bytes
 from taser._runtime import exit_process, is_main_process, world_size
 from taser.attacks import PGD
 from taser.training import Config
 from taser.training import _run as run
 from taser.training._build import Setup, set_up
-from taser.training._checkpoint import weights_as_bytes
 
 LANGEVIN = {
     "name": "taser", "score": "gaussian", "form": "paper", "backend": "exact", "weight": 1e-4,

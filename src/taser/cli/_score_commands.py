@@ -1,10 +1,15 @@
 """`taser score`: from a data set to a score."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from taser.data import Dataset
 
 from ._options import Out, Root, Seed, Target, Threads, progress_bar, show, use_threads, with_json
 
@@ -32,28 +37,60 @@ def fit(
     """Train a denoiser on the training part of a data set; run again, it resumes.
 
     Example: taser score fit --data digits --out digits.safetensors
+
+    A resumed fit may be given other --steps and --minutes.
     """
     import torch
+    from filelock import FileLock, Timeout
 
+    from taser._checkpoint import remove_checkpoints
+    from taser._files import duration
     from taser._runtime import default_device
     from taser.data import load
+    from taser.evaluation._score_quality import score_quality
     from taser.scores import Denoiser, FitConfig
     from taser.scores import fit as train
+    from taser.scores._fit import estimate_seconds
 
+    if out.suffix != ".safetensors":
+        raise ValueError(f"--out should be a file that ends in .safetensors; got {out}")
+    if out.exists():
+        raise FileExistsError(f"{out} exists: choose another --out, or remove it")
     use_threads(threads)
     torch.manual_seed(seed)
-    x = load(data, root=root, target=target).train.x
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder: --out names the file to write, *.safetensors")
+    dataset = load(data, root=root, target=target)
+    x, device = dataset.train.x, default_device()
     images = {"multipliers": [1] + [2] * (levels - 1), "patch": patch} if x.ndim == 4 else {}
-    denoiser = Denoiser.for_data(x, width=width, blocks=blocks, **images).to(default_device())
+    denoiser = Denoiser.for_data(x, width=width, blocks=blocks, **images).to(device)
     config = FitConfig(steps=steps, minutes=minutes, batch=batch, flip=flip, seed=seed)
     partial = out.with_suffix(".partial")
-    with progress_bar() as progress:
-        fitted = train(denoiser, x, config, checkpoint=partial, progress=progress)
-    fitted.save(out, half=half)
-    partial.unlink(missing_ok=True)
+    if partial.is_file():
+        raise FileExistsError(f"{partial} should be a folder of checkpoints, not a file: remove it")
+    about = duration(estimate_seconds(denoiser, x, config))
+    typer.echo(f"{steps:,} steps take about {about} on this machine", err=True)
+    try:
+        with FileLock(partial / ".lock", timeout=0), progress_bar() as progress:
+            fitted = train(denoiser, x, config, checkpoint=partial, progress=progress)
+            fitted.save(out, half=half)
+    except Timeout:
+        raise RuntimeError(f"another process is fitting {out}: wait, or stop it") from None
+    remove_checkpoints(partial)
     typer.echo(f"{fitted}, written to {out}")
+    quality = score_quality(fitted, x.to(device), _held_out(dataset, 1000), timesteps=(50,))
+    typer.echo(
+        f"On held-out data it removes {quality.levels[0].gain:.0%} of the best linear denoiser's "
+        "error at t = 50; the shipped ones remove 18 % (CIFAR-10) to 63 % (Fashion-MNIST). "
+        "If it is below 10 %, give more --steps or --width, or use a Gaussian score."
+    )
+
+
+def _held_out(dataset: "Dataset", n: int) -> "Tensor":
+    """At most n validation examples, or test examples if there are none, on the default device."""
+    from taser._runtime import default_device
+    from taser.data._dataset import subset
+
+    part = dataset.validation if len(dataset.validation) > 1 else dataset.test
+    return part.rows(subset(len(part), n)).to(default_device())
 
 
 @app.command()
@@ -71,7 +108,6 @@ def check(
     """
     from taser._runtime import default_device
     from taser.data import load
-    from taser.data._dataset import subset
     from taser.evaluation._score_quality import score_quality
     from taser.report import _score_report as report
     from taser.scores import Denoiser, named
@@ -79,8 +115,7 @@ def check(
 
     denoiser = named(model).to(default_device())
     dataset = load(data, root=root, target=target)
-    held_out = dataset.validation.x if len(dataset.validation) > 1 else dataset.test.x
-    held_out = held_out[subset(len(held_out), examples)].to(default_device())
+    held_out = _held_out(dataset, examples)
     train = dataset.train.x.to(default_device())
     samples = plane = None
     with progress_bar() as progress:

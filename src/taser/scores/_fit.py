@@ -1,6 +1,6 @@
 """Training a denoiser by denoising score matching."""
 
-import io
+import copy
 import math
 import time
 from dataclasses import asdict, dataclass
@@ -9,11 +9,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from taser._files import Progress, sha256_of_arrays, write_atomically
+from taser._checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    optimiser_tensors,
+    restore_optimiser,
+    save_checkpoint,
+)
+from taser._files import Progress, sha256_of_arrays
 from taser._runtime import has_bfloat16, rows_like
 from taser.models._copies import EMA
 
 from ._denoiser import Denoiser
+
+CHANGEABLE = ("steps", "minutes", "save_every")  # may differ when a training is resumed
+TIMED = 3  # steps, for an estimate
 
 
 @dataclass(frozen=True)
@@ -59,11 +69,12 @@ def fit(
 ) -> Denoiser:  # fmt: skip
     """Train on x, (N, *event), and return the average of the weights over time (EMA).
 
-    With `checkpoint` the state is saved there every `save_every` seconds, and a call with the same
-    arguments resumes from it, bit for bit unless the minutes end the run.
+    With `checkpoint` the state is saved in that folder every `save_every` seconds, and a later call
+    resumes from it: bit for bit with the same arguments, unless the minutes end the run. `steps`
+    and `minutes` may differ from those of the call before.
     """
     run = _Run(denoiser, x, config)
-    if checkpoint is not None and checkpoint.exists():
+    if checkpoint is not None:
         run.restore(checkpoint)
     saved = started = time.monotonic()
     while run.position < config.steps:
@@ -83,6 +94,17 @@ def fit(
     return run.average.model.requires_grad_(True)  # type: ignore[return-value]
 
 
+def estimate_seconds(denoiser: Denoiser, x: Tensor, config: FitConfig) -> float:
+    """About how long :func:`fit` takes on this machine, from a few steps of a copy."""
+    run = _Run(copy.deepcopy(denoiser), x, config)
+    run.advance()  # the first step also allocates
+    begun = time.monotonic()
+    for _ in range(TIMED):
+        run.advance()
+    seconds = config.steps * (time.monotonic() - begun) / TIMED
+    return seconds if config.minutes is None else min(seconds, 60 * config.minutes)
+
+
 class _Run:
     """The state of a training in progress."""
 
@@ -97,8 +119,9 @@ class _Run:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.step, self.elapsed = 0, 0.0
+        fixed = {name: v for name, v in asdict(config).items() if name not in CHANGEABLE}
         data = sha256_of_arrays([x.numpy(force=True)])
-        self.identity = {**asdict(config), "save_every": None, "data": data}  # a checkpoint's, too
+        self.identity = {**fixed, "data": data, "network": repr(denoiser.options)}
         self.device = next(self.model.parameters()).device
         self.bfloat16 = images and has_bfloat16(self.device)
 
@@ -136,29 +159,26 @@ class _Run:
         self.average.update(self.model, self.step)
         return float(loss.detach())
 
-    def save(self, path: Path) -> None:
-        """Atomically; tensors and numbers only."""
-        state = {
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint."""
+        tensors = {
             "model": self.model.state_dict(), "average": self.average.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(), "random": self.generator.get_state(),
-            "step": self.step, "elapsed": self.elapsed, "identity": self.identity,
+            "optimiser": optimiser_tensors(self.optimiser),
+            "random": {"state": self.generator.get_state()},
         }  # fmt: skip
-        torch.save(state, buffer := io.BytesIO())
-        write_atomically(path, buffer.getvalue())
+        state = {"step": self.step, "elapsed": self.elapsed, "identity": self.identity}
+        save_checkpoint(folder, self.step, Checkpoint(tensors, state))
 
-    def restore(self, path: Path) -> None:
-        """Resume from :meth:`save`."""
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            self.model.load_state_dict(state["model"])
-            self.average.model.load_state_dict(state["average"])
-            self.optimiser.load_state_dict(state["optimiser"])
-            saved = state["identity"]
-            other = [name for name, value in self.identity.items() if saved[name] != value]
-            if other:
-                raise ValueError(f"it is of a training with other {', '.join(other)}")
-        except Exception as error:
-            message = f"{path} is not the state of this training ({error}); remove it to start anew"
-            raise ValueError(message) from error
-        self.generator.set_state(state["random"])
-        self.step, self.elapsed = state["step"], state["elapsed"]
+    def restore(self, folder: Path) -> None:
+        """Resume from the latest checkpoint in the folder, if there is one."""
+        if (found := latest_checkpoint(folder)) is None:
+            return
+        saved = found.state.get("identity", {})
+        if other := [name for name, value in self.identity.items() if saved.get(name) != value]:
+            what = f"a training with other {', '.join(other)}"
+            raise ValueError(f"{folder} holds the state of {what}; remove it to start anew")
+        self.model.load_state_dict(found.tensors["model"])
+        self.average.model.load_state_dict(found.tensors["average"])
+        restore_optimiser(self.optimiser, found.tensors["optimiser"])
+        self.generator.set_state(found.tensors["random"]["state"])
+        self.step, self.elapsed = found.state["step"], found.state["elapsed"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from taser._files import duration
 from taser.data import Batch
 
 from ._build import Setup
@@ -26,11 +27,9 @@ class Estimate:
     memory: int
 
     def __str__(self) -> str:
-        limits = ((90, 1, ".0f", "s"), (5400, 60, ".0f", "min"), (float("inf"), 3600, ".1f", "h"))
-        _, unit, form, name = next(row for row in limits if self.seconds < row[0])
         steps = f"{self.parameters:,} parameters · {self.steps:,} steps"
         memory = f"{self.memory / 2**30:.1f} GiB"
-        return f"{steps} · about {self.seconds / unit:{form}} {name} here · about {memory}"
+        return f"{steps} · about {duration(self.seconds)} here · about {memory}"
 
 
 def estimate(setup: Setup) -> Estimate:

@@ -11,6 +11,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from taser._checkpoint import latest_checkpoint, save_checkpoint, weights_as_bytes
 from taser._files import Progress, write_atomically
 from taser._runtime import average_buffers, combine_seeds, seeded_step, world_size
 from taser.data import Batch, Preprocessing
@@ -18,17 +19,10 @@ from taser.data._dataset import subset
 from taser.regularisers import TargetLoss
 
 from ._build import Setup, set_up
-from ._checkpoint import (
-    RunState,
-    from_checkpoint,
-    latest_checkpoint,
-    save_checkpoint,
-    to_checkpoint,
-    weights_as_bytes,
-)
 from ._config import Config, ScheduleConfig
 from ._recipes import to_yaml
 from ._run_folder import Log, Result, check_same_run
+from ._run_state import RunState, from_checkpoint, to_checkpoint
 from ._step import NonFiniteLoss, gradient_ratio
 from ._validation import ValidationMetrics, validate
 

@@ -8,42 +8,19 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
-from taser._files import write_atomically
-
-from ._build import Setup
-from ._validation import ValidationMetrics
+from taser._files import read_json, write_atomically
 
 logger = logging.getLogger(__name__)
 KEPT = 2  # the last, and the one before it should the last be damaged
-
-
-@dataclass
-class RunState:
-    """How far a run is.
-
-    step: steps done; measured: the gradient ratio that λ is multiplied with; weight: λ of now, if a
-    target for the loss decides it; best, best_step: the
-    best validation; stale: how many validations since the chosen figure rose; seconds: of training;
-    sums, summed: of the log's next line, in whose middle a checkpoint may come.
-    """
-
-    step: int = 0
-    measured: float | None = None
-    weight: float | None = None
-    best: ValidationMetrics | None = None
-    best_step: int = 0
-    stale: int = 0
-    seconds: float = 0.0
-    sums: dict[str, Tensor | float] = field(default_factory=dict)
-    summed: int = 0
 
 
 class DamagedCheckpoint(ValueError):
@@ -56,45 +33,6 @@ class Checkpoint:
 
     tensors: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
-
-
-def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
-    """What a resumed run needs; of several processes, the first's BatchNorm statistics."""
-    tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
-    tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
-    if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
-        tensors["centre"] = centre
-    sums = {name: float(value) for name, value in state.sums.items()}
-    return Checkpoint(tensors, {
-        "progress": {**asdict(state), "sums": sums},
-        "batches": setup.batches.state_dict(),
-        "scaler": setup.learner.precision.scaler.state_dict(),
-        "data": setup.dataset.hash,
-    })  # fmt: skip
-
-
-def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
-    """Put a checkpoint back into a run that was just set up."""
-    state = checkpoint.state
-    if state["data"] != setup.dataset.hash:
-        raise ValueError("the data are not those that this run began with: start a new one")
-    for name, module in _modules(setup).items():
-        module.load_state_dict(checkpoint.tensors[name])
-    if setup.learner.regulariser is not None and "centre" in checkpoint.tensors:
-        setup.learner.regulariser.load_state(checkpoint.tensors["centre"])
-    restore_optimiser(setup.learner.optimiser, checkpoint.tensors["optimiser"])
-    setup.batches.load_state_dict(state["batches"])
-    if state["scaler"]:
-        setup.learner.precision.scaler.load_state_dict(state["scaler"])
-    best = state["progress"]["best"]
-    return RunState(**{**state["progress"], "best": ValidationMetrics(**best) if best else None})
-
-
-def _modules(setup: Setup) -> dict[str, nn.Module]:
-    """The parts of a run that have a state_dict, by their names in a checkpoint."""
-    average = None if setup.average is None else setup.average.model
-    found = {"model": setup.learner.module, "average": average, "teacher": setup.learner.teacher}
-    return {name: module for name, module in found.items() if module is not None}
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -138,7 +76,7 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint; raise DamagedCheckpoint if anything is not as it was written."""
     try:
-        record = json.loads((path / "state.json").read_text())
+        record = read_json(path / "state.json")
         if _sum(record["state"]) != record["state_sha256"]:
             raise ValueError("state.json is not what was written")
         tensors = {}
@@ -148,12 +86,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise ValueError(f"{group}.safetensors is not what was written")
             tensors[group] = load(content)
         return Checkpoint(tensors, record["state"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(f"{path} is damaged: {error}") from error
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None if there never was one."""
+    if folder.is_file():
+        raise DamagedCheckpoint(f"{folder} should be a folder of checkpoints; it is a file")
     found = _steps(folder)
     for path in reversed(found):
         try:
@@ -161,10 +101,18 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
         except DamagedCheckpoint as error:
             logger.warning("%s; going on from the one before it", error)
     if found:
-        raise DamagedCheckpoint(
-            f"none of the checkpoints in {folder} can be read; remove the folder"
-        )
+        why = "can be read; remove the folder"
+        raise DamagedCheckpoint(f"none of the checkpoints in {folder} {why}")
     return None
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints and the lock, and the folder unless it holds other things."""
+    for path in _steps(folder):
+        shutil.rmtree(path)
+    (folder / ".lock").unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def weights_as_bytes(tensors: dict[str, Tensor]) -> bytes:
