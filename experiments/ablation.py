@@ -1,6 +1,6 @@
 """Which part of TASER does what: each variant of an ablation against TASER as it is.
 
-    taser compare experiments/ablation.yaml --jobs 2 --out out/ablation
+    taser compare experiments/ablation.yaml --trust-code --jobs 2 --out out/ablation
     python experiments/ablation.py out/ablation
 
 Run both in the repository's folder: the YAML names experiments/half_trained.py and

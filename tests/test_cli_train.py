@@ -166,7 +166,7 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         methods=("standard",), n=10, epsilon=0.1, attacks=("fgsm", "noise"), overrides=[*SMALL],
         variants={"off": [], "taser": ["regulariser.name=taser"]},
     )  # fmt: skip
-    monkeypatch.setattr("taser.compare._comparison.read_comparison", lambda _: config)
+    monkeypatch.setattr("taser.compare._comparison.read_comparison", lambda _, **__: config)
     said = run("demo", "--jobs", "1", "--out", tmp_path)
     assert "| Standard | + TASER |" in said
     assert (tmp_path / "report.html").exists()

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,13 @@ def config(variants: dict[str, list[str]]) -> ComparisonConfig:
 
 def test_from_settings_to_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where the YAML's half-trained score is found
-    shipped = read_comparison("experiments/ablation.yaml").variants
+    shipped = read_comparison("experiments/ablation.yaml", trust_code=True).variants
     named = ("off", "taser", "half-trained score", "shuffled scores")
     settings = config({name: shipped[name] for name in named})
     runs = Runs(tmp_path / "runs")
     runs.add(settings.jobs())
     for name in runs.names():
-        run_here(runs.folder / name, run_job)
+        run_here(runs.folder / name, partial(run_job, trust_code=True))
     assert not runs.failures()
     write_comparison(read_results(tmp_path), tmp_path)
     assert write_records(tmp_path, tmp_path / "kept") == len(named)
@@ -74,7 +75,7 @@ def test_no_run_with_taser_is_said(tmp_path: Path) -> None:
 )
 def test_every_yaml_can_be_read(path: Path) -> None:
     """With the recipe of every run."""
-    settings = read_comparison(path)
+    settings = read_comparison(path, trust_code=True)
     assert settings.jobs()
     if path.stem == "ablation":
         assert job_name("standard", "t = 10", 0) in settings.jobs()

@@ -111,7 +111,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         fit(start(), digits(), config, checkpoint=tmp_path / "run", progress=interrupt)
     assert (tmp_path / "run").exists()
     for other in (replace(config, batch=8), replace(config, seed=7)):
-        with pytest.raises(ValueError, match="a training with other (batch|seed); remove it"):
+        with pytest.raises(ValueError, match=r"a training with other (batch|seed); remove it"):
             fit(start(), digits(), other, checkpoint=tmp_path / "run")
     with pytest.raises(ValueError, match="with other data"):
         fit(start(), digits().flip(0), config, checkpoint=tmp_path / "run")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from ._options import Jobs, Out, progress_bar, show, with_json
+from ._options import Jobs, Out, TrustCode, progress_bar, show, with_json
 
 if TYPE_CHECKING:
     from taser.compare import Results
@@ -27,6 +27,7 @@ def compare(
     keep: Annotated[
         Path | None, Option(help="Keep the finished runs here as records, without weights.")
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Train and evaluate methods × variants × seeds, or show evaluated models side by side.
 
@@ -66,7 +67,9 @@ def compare(
     else:
         out = out or Path("out") / folder.stem
         with progress_bar() as progress:
-            results = run(what[0], out, jobs=jobs, threads=threads, progress=progress)
+            results = run(
+                what[0], out, jobs=jobs, threads=threads, trust_code=trust_code, progress=progress
+            )
         _report(results, out)
 
 

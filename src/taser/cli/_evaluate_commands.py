@@ -33,7 +33,7 @@ def evaluate(
     batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Attacked at once.")] = 100,
     seed: cli.Seed = 0, threads: cli.Threads = None,
     out: Annotated[Path | None, Option(help="Folder; by default out/evaluate/<what>.")] = None,
-    root: cli.Root = None, target: cli.Target = None,
+    root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Accuracy under attack, example by example; killed and started again, it goes on.
 
@@ -48,7 +48,9 @@ def evaluate(
     from taser.evaluation._record import predictions
     from taser.report import _evaluation_report as report
 
-    dataset, network = cli.load_model_and_data(model, weights, data, option, root, threads, target)
+    dataset, network = cli.load_model_and_data(
+        model, weights, data, option, root, threads, target, trust_code=trust_code
+    )
     box = (None, None) if unbounded else dataset.test.box
     threat = Threat(norm, epsilon, *box)  # type: ignore[arg-type]
     x, y = dataset.test.x, dataset.test.y
@@ -92,7 +94,7 @@ def audit(
         bool, Option(help="Train a quick undefended model on the training part, to transfer.")
     ] = True,
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/audit"),
-    root: cli.Root = None, target: cli.Target = None,
+    root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Check a model for gradient masking; the exit code is the verdict.
 
@@ -108,7 +110,9 @@ def audit(
     from taser.evaluation import undefended
     from taser.report import _evaluation_report as report
 
-    dataset, network = cli.load_model_and_data(model, weights, data, option, root, threads, target)
+    dataset, network = cli.load_model_and_data(
+        model, weights, data, option, root, threads, target, trust_code=trust_code
+    )
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
     x, y = cli.draw_examples(dataset, examples)
     with cli.progress_bar() as progress:
@@ -141,7 +145,7 @@ def shift(
     examples: Annotated[int, Option("--examples", "-n", min=2, help="Of the test part.")] = 1000,
     severity: Annotated[int, Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/shift"),
-    root: cli.Root = None,
+    root: cli.Root = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Accuracy under corruptions, and detection of out-of-distribution inputs.
 
@@ -162,7 +166,9 @@ def shift(
     from taser.scores import Gaussian, named, pretrained
     from taser.scores._adapters import SHIPPED
 
-    dataset, network = cli.load_model_and_data(model, weights, data, option, root, threads)
+    dataset, network = cli.load_model_and_data(
+        model, weights, data, option, root, threads, trust_code=trust_code
+    )
     x, y = (part.to(default_device()) for part in cli.draw_examples(dataset, examples))
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
     if score is not None or dataset.name in SHIPPED:

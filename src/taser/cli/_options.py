@@ -36,6 +36,9 @@ Data = Annotated[str | None, Option(help="As for `taser data info`; else the run
 Options = Annotated[
     list[str] | None, Option("--option", help="Of the model, as width=16; repeatable.")
 ]
+TrustCode = Annotated[
+    bool, Option("--trust-code", help="Import and run the code that a run or recipe names.")
+]
 Epsilon = Annotated[str, Option(help="The attack's budget ε, such as 8/255.")]
 Norm = Annotated[Literal["linf", "l2"], Option(help="The norm that ε bounds.")]
 
@@ -141,7 +144,7 @@ def progress_bar() -> Iterator["ProgressCallback"]:
 
 def load_model_and_data(
     model: str, weights: Path | None, data: str | None, options: list[str] | None,
-    root: Path | None, threads: int | None, target: str | None = None,
+    root: Path | None, threads: int | None, target: str | None = None, *, trust_code: bool = False,
 ) -> "tuple[Dataset, nn.Module]":  # fmt: skip
     """The data set, and the classifier on the default device."""
     from taser._runtime import default_device
@@ -162,7 +165,8 @@ def load_model_and_data(
     if dataset.classes is None:
         raise ValueError(f"{dataset.name} is a regression; this is for classifiers")
     if run:
-        return dataset, load_trained(run, weights or "best").to(default_device())
+        network = load_trained(run, weights or "best", trust_code=trust_code)
+        return dataset, network.to(default_device())
     shape, own = dataset.input_shape, dict(map(_option, options or []))
     network = load_model(model, weights, classes=len(dataset.classes), shape=shape, **own)
     return dataset, network.to(default_device())

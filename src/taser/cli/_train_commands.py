@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from ._options import Threads, json_wanted, print_json, progress_bar, with_json
+from ._options import Threads, TrustCode, json_wanted, print_json, progress_bar, with_json
 
 Recipe = Annotated[str, Option(help="A YAML file, or a name from `taser recipes`: digits/pgd.")]
 Folder = Annotated[Path, Option(help="The run's folder; a run that is there goes on.")]
@@ -21,6 +21,7 @@ Taser = Annotated[bool | None, Option("--taser/--no-taser", help="Switch TASER o
 def train(
     recipe: Recipe = "digits/standard", out: Folder = Path("out/run"), overrides: Overrides = None,
     taser: Taser = None, threads: Threads = None, dry_run: DryRun = False,
+    trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
     """Train by a recipe; killed and started again with the same command, it goes on.
 
@@ -28,7 +29,7 @@ def train(
 
     On several processes: torchrun --nproc-per-node 2 -m taser train …, or accelerate launch.
     """
-    _train(recipe, out, taser, threads, dry_run, overrides)
+    _train(recipe, out, taser, threads, dry_run, trust_code, overrides)
 
 
 def finetune(
@@ -36,7 +37,7 @@ def finetune(
     weights: Annotated[Path, Option(help="Its weights: *.safetensors, or a *.pt state.")],
     recipe: Recipe = "finetune/taser", out: Folder = Path("out/finetune"),
     overrides: Overrides = None, taser: Taser = None, threads: Threads = None,
-    dry_run: DryRun = False,
+    dry_run: DryRun = False, trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
     """Fine-tune a finished classifier, with a KL term to its initial outputs.
 
@@ -49,7 +50,7 @@ def finetune(
     settings = [f"model.name={model}", f"model.weights={weights}"]
     if ":" in model:  # what the recipe says of its own network is not of yours
         settings += ["model.width=null", "model.activation=null"]
-    _train(recipe, out, taser, threads, dry_run, overrides, settings)
+    _train(recipe, out, taser, threads, dry_run, trust_code, overrides, settings)
 
 
 @with_json
@@ -72,14 +73,15 @@ def recipes() -> None:
 
 def _train(
     recipe: str, out: Path, taser: bool | None, threads: int | None, dry_run: bool,
-    overrides: list[str] | None, settings: Sequence[str] = (),
+    trust_code: bool, overrides: list[str] | None, settings: Sequence[str] = (),
 ) -> None:  # fmt: skip
     from taser._runtime import exit_process, is_main_process
     from taser.training import read_recipe, to_yaml, train
 
     chosen = [] if taser is None else [f"regulariser.name={'taser' if taser else 'none'}"]
     chosen += [] if threads is None else [f"loop.threads={threads}"]
-    config = read_recipe(recipe, [*settings, *chosen, *(overrides or [])])
+    changes = [*settings, *chosen, *(overrides or [])]
+    config = read_recipe(recipe, changes, trust_code=trust_code)
     if dry_run:
         from taser.training._build import set_up
         from taser.training._estimate_cost import estimate

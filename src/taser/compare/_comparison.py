@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from taser.evaluation import TooFewCorrect, accuracy_curve, audit, evaluate, sub
 from taser.training import load_trained, read_recipe, train
 from taser.training._build import build_data
 from taser.training._config import RegulariserConfig
+from taser.training._recipes import check_code
 from taser.training._run_folder import read_data_config
 
 from ._comparison_config import ComparisonConfig, Job, job_name, read_comparison
@@ -26,46 +29,52 @@ from ._jobs import Runs, run_all, run_here
 from ._run_results import Results, read_results
 
 FORM = ("form", "operator", "center", "timestep", "sigma")  # alike for the seeds of one row
-CODE = "import sys; from taser.compare._comparison import main; main(sys.argv[1])"
+CODE = "import sys; from taser.compare._comparison import main; main(sys.argv)"
 CURVE = 200  # test examples for accuracy over ε
 
 
 def compare(
     config: ComparisonConfig | Path | str, out: Path | str, *, jobs: int = 1,
-    threads: int | None = None, progress: Progress | None = None,
+    threads: int | None = None, trust_code: bool = False, progress: Progress | None = None,
 ) -> Results:  # fmt: skip
     """Train and evaluate methods × variants × seeds, `jobs` at a time; started again, it goes on.
 
     Started elsewhere on the same folder it helps: no run is done twice. config: a configuration,
     its YAML file, or the name of a shipped one such as "digits"; threads: of each run, by default
-    an equal share of the cores. The runs are in out/runs.
+    an equal share of the cores; trust_code: import the code that recipes and settings name
+    (`model.name`, `regulariser.score`), which is refused otherwise. The runs are in out/runs.
     """
-    config = config if isinstance(config, ComparisonConfig) else read_comparison(config)
+    if not isinstance(config, ComparisonConfig):
+        config = read_comparison(config, trust_code=trust_code)
     runs, wanted = Runs(Path(out) / "runs"), config.jobs()
     runs.add(wanted)
     each = threads or max(1, (os.cpu_count() or 1) // jobs)
-    command = (sys.executable, "-c", CODE)
+    command = (sys.executable, "-c", CODE, *(["--trust-code"] if trust_code else []))
     run_all(runs, list(wanted), command, jobs=jobs, threads=each, progress=progress)
     return read_results(out)
 
 
-def main(folder: str) -> None:
-    """What a process of `compare` does: one run."""
+def main(arguments: Sequence[str]) -> None:
+    """What a process of `compare` does: the run in the folder that is named last."""
+    run = partial(run_job, trust_code="--trust-code" in arguments)
     try:
-        run_here(Path(folder), run_job)
+        run_here(Path(arguments[-1]), run)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]:
+def run_job(
+    folder: Path, job: Job, progress: Progress | None, *, trust_code: bool = False
+) -> dict[str, Any]:
     """Train and evaluate one run, or evaluate another run's network; resumable."""
+    load_network = partial(load_trained, trust_code=trust_code)
     runs = Runs(folder.parent)
     if "judged" in job:
         runs.required_result(job["judged"])
         home = runs.folder / job["judged"] / "run"
         if not (home / "best.safetensors").exists():
             raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
-        model = load_trained(home).to(default_device())
+        model = load_network(home).to(default_device())
         test = build_data(read_data_config(home)).test
         evaluations = _evaluate(model, folder, test, job["evaluation"], progress)
         return {"judged": job["judged"], "evaluations": evaluations}
@@ -76,7 +85,8 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
         if not (home / "result.json").exists():
             runs.required_result(job["start"])
         overrides.append(f"model.weights={home / 'best.safetensors'}")
-    config = read_recipe(job["recipe"], overrides)
+    config = read_recipe(job["recipe"], overrides, trust_code=True)  # checked in the next line
+    check_code(config, f"{folder}/job.json", trust_code=trust_code)
     _check_same_penalty(runs, job, config.regulariser)
     trained = train(config, folder / "run", report=progress)
     dataset = build_data(config.data)
@@ -89,7 +99,7 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
     }  # fmt: skip
     if "candidate" in job:
         return {**result, "candidate": job["candidate"]}
-    model = load_trained(folder / "run").to(default_device())
+    model = load_network(folder / "run").to(default_device())
     test, settings = dataset.test, job["evaluation"]
     evaluations = _evaluate(model, folder, test, settings, progress)
     threat, rows = (
@@ -102,7 +112,7 @@ def run_job(folder: Path, job: Job, progress: Progress | None) -> dict[str, Any]
     if job["audited"]:
         plain = runs.folder / job_name("standard", "off", job["seed"]) / "run"
         trained_plainly = (plain / "result.json").exists()  # attacks on it are transferred
-        surrogate = load_trained(plain).to(default_device()) if trained_plainly else None
+        surrogate = load_network(plain).to(default_device()) if trained_plainly else None
         diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, progress)
     return {
         **result, "finetuned": job["finetuned"], "chosen": chosen,

@@ -15,7 +15,7 @@ from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
 from taser.attacks import ATTACK_NAMES, Threat
 from taser.attacks._attack import shown
 from taser.training import read_recipe
-from taser.training._recipes import FOLDER, find_recipe, shipped_recipes
+from taser.training._recipes import FOLDER, check_code, find_recipe, shipped_recipes
 
 Job = dict[str, Any]
 """The settings of one run, as JSON."""
@@ -159,13 +159,15 @@ class ComparisonConfig:
         if self.search is not None:
             self.search.check_fair(self.methods)
 
-    def check_runs(self) -> None:
+    def check_runs(self, *, trust_code: bool = False) -> None:
         """Read the recipe of every run with its overrides, so that mistakes show early."""
         searched = set()
         for job in self.jobs().values():
             if "recipe" in job:
                 candidate = job.get("candidate", [])
-                read_recipe(job["recipe"], [*job["overrides"], *candidate])
+                changes = [*job["overrides"], *candidate]
+                config = read_recipe(job["recipe"], changes, trust_code=True)
+                check_code(config, job["recipe"], trust_code=trust_code)
                 searched |= {override.partition("=")[0] for override in candidate}
         tuned = [o for by_method in self.tuned.values() for own in by_method.values() for o in own]
         fixed = {override.partition("=")[0] for override in [*(self.finetune or []), *tuned]}
@@ -256,7 +258,7 @@ def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str
     return f"{seed}-{kind}-{order}-{method}-{plain}"
 
 
-def read_comparison(name: Path | str) -> ComparisonConfig:
+def read_comparison(name: Path | str, *, trust_code: bool = False) -> ComparisonConfig:
     """The configuration in a YAML file, or a shipped one such as "digits"; checked as a whole."""
     shipped = FOLDER / "compare" / f"{name}.yaml"
     recipe = f"{name} is the recipe of a run: `taser train --recipe {name}`"
@@ -278,5 +280,5 @@ def read_comparison(name: Path | str) -> ComparisonConfig:
     if content.keys() & {"data", "loop", "extends"}:
         raise ValueError(recipe)
     config = from_mapping(ComparisonConfig, content, str(name))
-    config.check_runs()
+    config.check_runs(trust_code=trust_code)
     return config

@@ -1,7 +1,7 @@
 """Recipes: YAML into a Config, every key checked, every key overridable."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from taser._names import hint
+from taser._names import hint, refuse_code
 from taser._settings import from_mapping
 
 from ._config import Config
@@ -35,8 +35,13 @@ def find_recipe(name: Path | str) -> Path:
     raise _unknown(name)
 
 
-def read_recipe(name: Path | str, overrides: Sequence[str] = ()) -> Config:
+def read_recipe(
+    name: Path | str, overrides: Sequence[str] = (), *, trust_code: bool = False
+) -> Config:
     """The Config of a YAML file or a shipped recipe, with overrides "regulariser.weight=0.3".
+
+    Code that the file names (`model.name`, `regulariser.score`) is refused unless `trust_code`;
+    what an override names is the caller's own choice.
 
     A recipe may begin with `extends:` and another recipe, whose keys it then changes. A file with
     `methods:` holds a recipe for each, called FILE/METHOD: the method's keys change the file's.
@@ -45,7 +50,20 @@ def read_recipe(name: Path | str, overrides: Sequence[str] = ()) -> Config:
     if methods := content.get("methods"):
         names = ", ".join(f"{name}/{method}" for method in methods)
         raise ValueError(f"{name} holds several recipes; take one of {names}")
-    return override(from_mapping(Config, content, str(name)), overrides)
+    config = override(from_mapping(Config, content, str(name)), overrides)
+    given = [assignment.partition("=")[0].strip() for assignment in overrides]
+    check_code(config, str(name), trust_code=trust_code, given=given)
+    return config
+
+
+def check_code(
+    config: Config, source: str, *, trust_code: bool, given: Collection[str] = ()
+) -> None:
+    """Refuse code that a file, `source`, names. given: keys that the caller has set."""
+    named = {"model.name": config.model.name, "regulariser.score": config.regulariser.score}
+    for key, spec in named.items():
+        if key not in given:
+            refuse_code(spec, f"{key} in {source}", trust_code=trust_code)
 
 
 def _path(name: Path | str, beside: Path | None = None) -> Path | None:

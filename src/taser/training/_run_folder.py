@@ -9,7 +9,8 @@ from typing import Any, Literal
 import yaml
 from torch import nn
 
-from taser._files import write_atomically
+from taser._files import read_json, write_atomically
+from taser._names import refuse_code
 from taser._settings import from_mapping
 
 from ._build import build_model
@@ -75,7 +76,8 @@ def check_same_run(config: Config, out: Path) -> None:
     if not path.exists():
         return
     try:
-        before, now = (yaml.safe_load(to_yaml(one)) for one in (read_recipe(path), config))
+        written = read_recipe(path, trust_code=True)  # to compare it: nothing is imported
+        before, now = (yaml.safe_load(to_yaml(one)) for one in (written, config))
     except ValueError as error:
         found = f"{out} holds a run of another version of taser ({error})"
         raise ValueError(f"{found}: choose another folder") from None
@@ -99,12 +101,23 @@ def read_data_config(folder: Path) -> DataConfig:
     return from_mapping(Config, content, str(path)).data
 
 
-def load_trained(folder: Path | str, which: Literal["best", "last"] | Path = "best") -> nn.Module:
-    """The network of a run, in evaluation mode, with its best or last weights, or a file's."""
+def load_trained(
+    folder: Path | str, which: Literal["best", "last"] | Path = "best", *, trust_code: bool = False
+) -> nn.Module:
+    """The network of a run, in evaluation mode, with its best or last weights, or a file's.
+
+    A network that the run names as code of one's own is imported only with `trust_code`.
+    """
     folder = Path(folder)
     if not (folder / "model.json").is_file():
         raise ValueError(f"{folder} is not the folder of a training run")
     weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
     if not weights.exists():
         raise ValueError(f"the run in {folder} has no weights {which} yet")
-    return build_model(json.loads((folder / "model.json").read_text()), weights)
+    path = folder / "model.json"
+    network = read_json(path, "name", "classes", "shape", "options")
+    refuse_code(str(network["name"]), str(path), trust_code=trust_code)
+    try:
+        return build_model(network, weights)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not describe a network: {error}") from error
