@@ -96,12 +96,22 @@ def test_pickled_strangers_are_refused(tmp_path: Path) -> None:
         (3, "should hold a state dict; got int"),
         ({}, "should hold a state dict; got dict"),
         ({"state_dict": {}}, "should hold a state dict; got dict"),
-        ({"epoch": 3, "weights": {"w": torch.zeros(1)}}, "no tensors: epoch, weights"),
+        ({"epoch": 3, "weights": {"w": torch.zeros(1)}}, "no named tensors are epoch, weights"),
+        ({0: torch.zeros(1)}, "no named tensors are 0"),
+        ([torch.zeros(1)], "should hold a state dict; got list"),
     ],
 )
 def test_what_holds_no_weights_is_named(tmp_path: Path, content: object, message: str) -> None:
     torch.save(content, tmp_path / "w.pt")
     with pytest.raises(ValueError, match=message):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_weights_that_contain_themselves_end_in_an_error(tmp_path: Path) -> None:
+    loop: dict[str, Any] = {}
+    loop["model"] = loop
+    torch.save(loop, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match="no named tensors are model"):
         read_weights(tmp_path / "w.pt")
 
 

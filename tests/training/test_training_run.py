@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import warnings
 from functools import partial
@@ -266,6 +267,41 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert (again.steps, again.best_step, again.robust) == (4, result.best_step, result.robust)
     with pytest.raises(ValueError, match="is not the folder of a training run"):
         load_trained(tmp_path / "tensorboard")
+
+
+def test_a_run_that_lost_a_file_is_refused(tmp_path: Path) -> None:
+    train(small(model=MLP), tmp_path)
+    best = (tmp_path / "best.safetensors").read_bytes()
+    (tmp_path / "best.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"has lost its best weights, best\.safetensors, of step"):
+        train(small(model=MLP), tmp_path)
+    (tmp_path / "best.safetensors").write_bytes(best)
+    (tmp_path / "config.yaml").unlink()
+    with pytest.raises(ValueError, match=r"without its config\.yaml, so it cannot be resumed"):
+        train(small(model=MLP, optimiser={"rate": 0.5}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "should hold a JSON object; got []"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ({"classes": None}, "classes is missing"),
+        ({"name": 3}, "does not describe a network"),
+        ({"shape": 64}, "does not describe a network"),
+        ({"classes": "x"}, "does not describe a network"),
+        ({"options": [1]}, "does not describe a network"),
+    ],
+)
+def test_a_damaged_model_json_is_named(tmp_path: Path, content: str | dict, message: str) -> None:
+    if isinstance(content, dict):
+        whole = {"name": "mlp", "classes": 10, "shape": [64], "options": {}, **content}
+        content = json.dumps({k: value for k, value in whole.items() if value is not None})
+    (tmp_path / "model.json").write_text(content)
+    (tmp_path / "best.safetensors").touch()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_trained(tmp_path)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

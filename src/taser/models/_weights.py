@@ -1,6 +1,5 @@
 """A model by name, built-in or the user's own, and weights from files."""
 
-import json
 import pickle
 from collections.abc import Mapping
 from inspect import signature
@@ -12,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from taser._files import read_json
 from taser._names import import_callable
 
 from ._architectures import build
@@ -38,16 +38,15 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
         advice = "save model.state_dict() instead, best as .safetensors"
         why = f"a pickled model would run code when it is loaded: {advice}"
         raise ValueError(f"{path} cannot be read as weights alone; {why}") from error
-    while isinstance(loaded, Mapping) and (
-        inner := [loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), Mapping)]
-    ):
-        loaded = inner[0]
+    for _ in WRAPPERS:  # a mapping may contain itself
+        inner = [loaded.get(key) for key in WRAPPERS if isinstance(loaded, Mapping)]
+        loaded = next((value for value in inner if isinstance(value, Mapping)), loaded)
     if not isinstance(loaded, Mapping) or not loaded:
-        got = f"{type(loaded).__name__}: {loaded!r:.80}"
-        raise ValueError(f"{path} should hold a state dict; got {got}")
-    if other := [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]:
+        raise ValueError(f"{path} should hold a state dict; got {type(loaded).__name__}")
+    named = (isinstance(key, str) and isinstance(loaded[key], Tensor) for key in loaded)
+    if other := [str(key) for key, right in zip(loaded, named, strict=True) if not right]:
         wanted = f"a state dict, bare or under {', '.join(WRAPPERS)}"
-        raise ValueError(f"{path} should hold {wanted}; these are no tensors: {_first(other)}")
+        raise ValueError(f"{path} should hold {wanted}; no named tensors are {_first(other)}")
     return dict(loaded)
 
 
@@ -106,8 +105,9 @@ def load_model(
         # Nothing in the shape of a run's weights tells its activation.
         beside = Path(weights).expanduser().parent / "model.json"
         if ":" not in spec and beside.is_file():
-            trained = json.loads(beside.read_text()).get("options", {}).get("activation", "relu")
-            if trained != (given := options.get("activation", "relu")):
+            recorded = read_json(beside).get("options")
+            trained = recorded.get("activation", "relu") if isinstance(recorded, dict) else None
+            if trained not in (None, given := options.get("activation", "relu")):
                 way = f"name the run's folder instead, or give the option activation={trained}"
                 what = f"{weights} was trained with activation={trained}, not {given}"
                 raise ValueError(f"{what}: {way} (for taser finetune model.activation={trained})")

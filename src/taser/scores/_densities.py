@@ -15,6 +15,8 @@ CHUNK = 1024  # inputs at a time, which bounds the memory of a kernel density
 
 
 def check_floating(name: str, given: Tensor) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} should be a torch.Tensor; got {type(given).__name__}")
     if not given.is_floating_point():
         raise ValueError(f"{name} should be floating point; got {given.dtype}: {name}.float()")
 

@@ -56,6 +56,9 @@ class _Run:
         self.main = setup.rank == 0
         checkpoint = latest_checkpoint(out / "checkpoints")
         self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
+        if self.state.best is not None and not (out / "best.safetensors").is_file():
+            what = f"{out} has lost its best weights, best.safetensors, of step"
+            raise ValueError(f"{what} {self.state.best_step}: train in another folder")
         own = self.config.regulariser
         self.target = TargetLoss(own.target_loss, start=own.weight) if own.target_loss else None
         if self.target is not None:

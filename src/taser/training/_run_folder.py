@@ -74,6 +74,9 @@ def check_same_run(config: Config, out: Path) -> None:
     """Refuse to go on with a folder that holds another run, and say in what it differs."""
     path = out / "config.yaml"
     if not path.exists():
+        if (out / "checkpoints").exists():
+            what = f"{out} holds a run without its config.yaml, so it cannot be resumed"
+            raise ValueError(f"{what}: choose another folder, or remove this one")
         return
     try:
         written = read_recipe(path, trust_code=True)  # to compare it: nothing is imported
