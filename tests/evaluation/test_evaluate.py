@@ -294,6 +294,12 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path: Path) -> None:
     taser.evaluate(undefended(), *digits(20), n=20, **options)
     with pytest.raises(OtherRun, match="weights"):
         taser.evaluate(undefended(norm=True), *digits(20), n=20, **options)
+    (tmp_path / "settings.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"settings\.json should hold a JSON object"):
+        taser.evaluate(undefended(), *digits(20), n=20, **options)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(OtherRun, match=r"batches without their settings\.json"):
+        taser.evaluate(undefended(norm=True), *digits(20), n=20, **options)
 
 
 def test_the_same_weights_used_in_another_way_are_another_model(tmp_path: Path) -> None:

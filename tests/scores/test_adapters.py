@@ -95,6 +95,80 @@ def test_diffusers_models_give_the_smoothed_score(
     torch.testing.assert_close(score(x), data.smoothed(score.sigma)(x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_timestep_is_of_the_models_own_schedule(data: GaussianData, x: Tensor) -> None:
+    """Of the cosine schedule, t = 50 is σ = 0.046; of DDPM's linear one it is 0.088."""
+    diffusers = pytest.importorskip("diffusers", reason="the extra taser[diffusers]")
+    scheduler = diffusers.DDPMScheduler(beta_schedule="squaredcos_cap_v2")
+    score = from_diffusers(DiffusersModel(data, scheduler.alphas_cumprod, "epsilon"), scheduler)
+    assert score.sigma == pytest.approx(0.046, abs=0.001)
+    again = score.at(timestep=200).at(timestep=50)
+    assert again.sigma == score.at().sigma == score.sigma
+    torch.testing.assert_close(again(x), score(x))
+    with pytest.raises(ValueError, match="0…999"):
+        score.at(timestep=1000)
+
+
+def test_flow_matching_gives_the_smoothed_score(data: GaussianData, x: Tensor) -> None:
+    """x_t = (1 − τ) u + τ ε, and the model returns ε − u."""
+    diffusers = pytest.importorskip("diffusers", reason="the extra taser[diffusers]")
+
+    def model(x_t: Tensor, t: Tensor) -> Any:
+        tau = float(t[0]) / 1000
+        u0 = data.posterior_mean_u(x_t / (1 - tau), tau / (1 - tau))
+        return SimpleNamespace(sample=(x_t - (1 - tau) * u0) / tau - u0)
+
+    score = from_diffusers(model, diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0), timestep=60)
+    assert score.sigma == pytest.approx(0.5 * 0.06 / 0.94)
+    torch.testing.assert_close(score(x), data.smoothed(score.sigma)(x), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="positive"):
+        score.at(timestep=0)
+
+
+def test_variance_exploding_models_give_the_smoothed_score(data: GaussianData, x: Tensor) -> None:
+    """x_t = x + σε on pixels in [0, 1]; the model takes σ and returns the score."""
+    diffusers = pytest.importorskip("diffusers", reason="the extra taser[diffusers]")
+    scheduler = diffusers.ScoreSdeVeScheduler()
+    score = from_diffusers(
+        lambda x, sigma: SimpleNamespace(sample=data.smoothed(float(sigma[0]))(x)), scheduler,
+        timestep=400,
+    )  # fmt: skip
+    assert score.sigma == pytest.approx(float(scheduler.discrete_sigmas[400]))
+    torch.testing.assert_close(score(x), data.smoothed(score.sigma)(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_learned_variance_is_left_out(data: GaussianData, x: Tensor) -> None:
+    diffusers = pytest.importorskip("diffusers", reason="the extra taser[diffusers]")
+    scheduler = diffusers.DDPMScheduler(variance_type="learned_range")
+    model = DiffusersModel(data, scheduler.alphas_cumprod, "epsilon")
+
+    def both(x_t: Tensor, t: Tensor) -> Any:
+        mean = model(x_t, t).sample
+        return SimpleNamespace(sample=torch.cat([mean, torch.full_like(mean, 7.0)], 1))
+
+    assert torch.equal(from_diffusers(both, scheduler)(x), from_diffusers(model, scheduler)(x))
+
+
+def test_the_scheduler_in_the_folder_is_read_as_what_it_is(tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers", reason="the extra taser[diffusers]")
+    unet = diffusers.UNet2DModel(
+        sample_size=8, in_channels=1, out_channels=1, block_out_channels=(8,), layers_per_block=1,
+        norm_num_groups=4, down_block_types=("DownBlock2D",), up_block_types=("UpBlock2D",),
+        time_embedding_type="fourier",
+    )  # fmt: skip
+    unet.save_pretrained(tmp_path)
+    scheduler = diffusers.ScoreSdeVeScheduler()
+    scheduler.save_pretrained(tmp_path)
+    images = torch.rand(3, 1, 8, 8, generator=generator())
+    s = from_diffusers(tmp_path, timestep=300)(images)
+    torch.testing.assert_close(s, from_diffusers(unet.eval(), scheduler, timestep=300)(images))
+    diffusers.EDMEulerScheduler().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"should be DDPM, .*got EDMEulerScheduler"):
+        from_diffusers(tmp_path)
+    (tmp_path / "scheduler_config.json").write_text('{"_class_name": "UNet2DModel"}')
+    with pytest.raises(ValueError, match="names no scheduler of diffusers"):
+        from_diffusers(tmp_path)
+
+
 @pytest.mark.parametrize("coordinates", ["[-1,1]", "[0,1]"])
 def test_edm_networks_give_the_smoothed_score(
     data: GaussianData, x: Tensor, coordinates: Any
@@ -193,8 +267,9 @@ def test_what_adapters_refuse(data: GaussianData, x: Tensor) -> None:
     model = DiffusersModel(data, alphas, "epsilon")
     with pytest.raises(ValueError, match="'flow_prediction'"):
         from_diffusers(model, wrong)
+    right = SimpleNamespace(alphas_cumprod=alphas, config=SimpleNamespace())
     with pytest.raises(ValueError, match="0…99"):
-        from_diffusers(model, wrong, timestep=500)
+        from_diffusers(model, right, timestep=500)
     with pytest.raises(ValueError, match="scheduler"):
         from_diffusers(model)
     with pytest.raises(ValueError, match="coordinates"):

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from taser._files import Progress, write_atomically
+from taser._files import Progress, read_json, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, input_gradient, margin
 from taser.attacks._attack import inside
 from taser.attacks._simple import stages_of
@@ -57,11 +57,13 @@ class BatchStore:
         self.folder = folder
         path = folder / "settings.json"
         wanted = json.loads(json.dumps(settings))  # as it will be read back
+        advice = "choose another folder (--out), or remove that one to start anew"
         if not path.exists():
+            if (folder / "batches").exists():
+                raise OtherRun(f"{folder} holds batches without their settings.json: {advice}")
             write_atomically(path, json.dumps(wanted, indent=1) + "\n")
-        found = json.loads(path.read_text())  # an older version may have written fewer settings
+        found = read_json(path)  # an older version may have written fewer settings
         if other := [name for name in wanted if name in found and found[name] != wanted[name]]:
-            advice = "choose another folder (--out), or remove that one to start anew"
             raise OtherRun(f"{folder} holds an evaluation with other {', '.join(other)}: {advice}")
 
     def get(self, key: str, rows: Tensor) -> BatchResult | None:

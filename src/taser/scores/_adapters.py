@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from taser._names import import_callable
 
 from ._denoiser import Denoiser
-from ._score import REFERENCE_TIMESTEP, Denoise, DenoisingScore, pixel_sigma, sigma_of
+from ._score import (
+    REFERENCE_TIMESTEP,
+    Denoise,
+    DenoisingScore,
+    noise_level,
+    pixel_sigma,
+    sigma_of,
+)
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 
@@ -47,12 +54,13 @@ def from_diffusers(
     model: Any, scheduler: Any = None, *,
     timestep: int = REFERENCE_TIMESTEP, safetensors_only: bool = True,
 ) -> DenoisingScore:  # fmt: skip
-    """The score of a `diffusers` UNet2DModel with its DDPM or DDIM scheduler.
+    """The score of a `diffusers` UNet2DModel on pixels x ∈ [0, 1].
 
-    model: the UNet, or a local path or hub name; scheduler: None to read it from the same place.
-    Weights are read from safetensors, which carry no code, unless `safetensors_only` is False. The
-    model is evaluated at √ᾱ u, u = 2x − 1; its prediction is turned into E[x₀ | x] and so into a
-    score on pixels x ∈ [0, 1]. Requires the extra `taser[diffusers]`.
+    model: the UNet, or a local path or hub name; scheduler: None to read it from the same place. It
+    may be variance preserving (DDPM, DDIM and those with their ᾱ), variance exploding
+    (ScoreSdeVeScheduler) or of flow matching (FlowMatchEulerDiscreteScheduler); timestep: of this
+    scheduler, as later in `.at(timestep=…)`. Weights are read from safetensors, which carry no
+    code, unless `safetensors_only` is False. Requires the extra `taser[diffusers]`.
     """
     if isinstance(model, str | Path):
         try:
@@ -61,28 +69,71 @@ def from_diffusers(
             raise ImportError("diffusers is missing: pip install 'diffusers>=0.31'") from error
         path, only = str(model), safetensors_only or None  # None: whichever there is
         model = diffusers.UNet2DModel.from_pretrained(path, use_safetensors=only)
-        scheduler = scheduler or diffusers.DDPMScheduler.from_pretrained(path)
+        if scheduler is None:
+            config = diffusers.DDPMScheduler.load_config(path)
+            kind = getattr(diffusers, str(config.get("_class_name")), None)
+            if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
+                raise ValueError(f"{path} names no scheduler of diffusers: give the scheduler")
+            scheduler = kind.from_config(config)
     if scheduler is None:
         raise ValueError("give the model's scheduler, or a path or hub name to read both from")
-    alphas = scheduler.alphas_cumprod
-    if not 0 <= timestep < len(alphas):
-        raise ValueError(f"timestep should lie in 0…{len(alphas) - 1}; got {timestep}")
-    prediction = scheduler.config.prediction_type
+    for attribute, adapt in (
+        ("alphas_cumprod", _variance_preserving), ("discrete_sigmas", _variance_exploding),
+        ("scale_noise", _flow_matching),
+    ):  # fmt: skip
+        if hasattr(scheduler, attribute):
+            sigmas, denoise = adapt(model, scheduler)
+            score = _score_of(model, denoise, noise_level(timestep, None, sigmas))
+            score.sigmas = sigmas
+            return score
+    kinds = "DDPM, DDIM, variance exploding or flow matching (or write a denoiser for from_edm)"
+    raise ValueError(f"the scheduler should be {kinds}; got {type(scheduler).__name__}")
+
+
+Adapted = tuple[list[float], Denoise]  # σ on pixels of each timestep, and the denoiser of pixels
+
+
+def _predict(model: Any, x: Tensor, t: float) -> Tensor:
+    """The model's prediction, (B, C, …), without the channels of a learned variance."""
+    found = model(x, torch.full((len(x),), t, device=x.device)).sample
+    return found[:, : x.shape[1]] if found.shape[1] == 2 * x.shape[1] else found
+
+
+def _variance_preserving(model: Any, scheduler: Any) -> Adapted:
+    """x_t = √ᾱ u + √(1−ᾱ) ε with u = 2x − 1."""
+    alphas = scheduler.alphas_cumprod.to(torch.float64)
+    prediction = getattr(scheduler.config, "prediction_type", "epsilon")
     if prediction not in get_args(Prediction):
         raise ValueError(f"prediction_type should be in {get_args(Prediction)}; got {prediction!r}")
 
     def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
-        """E[u₀ | x_t] at x_t = √ᾱ u₀ + √(1−ᾱ) ε, so that the score of x_t is −ε/√(1−ᾱ)."""
         here = 1 / (1 + sigma_u**2)  # ᾱ of this noise level
-        t = int((alphas.to(torch.float64) - here).abs().argmin())
         signal, noise = here**0.5, (1 - here) ** 0.5
         x_t = signal * u
-        predicted = model(x_t, torch.full((len(u),), t, device=u.device)).sample
+        predicted = _predict(model, x_t, int((alphas - here).abs().argmin()))
         if prediction == "epsilon":
             return (x_t - noise * predicted) / signal
         return signal * x_t - noise * predicted if prediction == "v_prediction" else predicted
 
-    return _score_of(model, in_pixels(denoise_u), pixel_sigma(float(alphas[timestep])))
+    return [pixel_sigma(alpha) for alpha in alphas.tolist()], in_pixels(denoise_u)
+
+
+def _variance_exploding(model: Any, scheduler: Any) -> Adapted:
+    """x_t = x + σε; the model takes σ and returns the score."""
+    sigmas = scheduler.discrete_sigmas.tolist()
+    return sigmas, lambda x, sigma: x + sigma**2 * _predict(model, x, sigma)
+
+
+def _flow_matching(model: Any, scheduler: Any) -> Adapted:
+    """x_t = (1 − τ) u + τ ε with u = 2x − 1; the model takes t = Tτ and returns ε − u."""
+    steps = scheduler.config.num_train_timesteps
+
+    def denoise_u(u: Tensor, sigma_u: float) -> Tensor:
+        tau = sigma_u / (1 + sigma_u)
+        x_t = (1 - tau) * u
+        return x_t - tau * _predict(model, x_t, steps * tau)
+
+    return [t / (steps - t) / 2 for t in range(steps)], in_pixels(denoise_u)
 
 
 def _score_of(network: object, denoise: Denoise, sigma: float) -> DenoisingScore:

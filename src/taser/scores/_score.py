@@ -1,7 +1,7 @@
 """What a score is, its noise level, Tweedie's formula, and a score in other coordinates."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal, Protocol, Self, get_args, runtime_checkable
 
@@ -26,7 +26,7 @@ REFERENCE_TIMESTEP = 50  # the paper's, of DDPM's linear schedule
 
 def pixel_sigma(alpha_bar: float) -> float:
     """The noise of ᾱ on pixels in [0, 1]: half of that on [-1, 1], √ᾱ u + √(1−ᾱ) ε over √ᾱ."""
-    return 0.5 * ((1 - alpha_bar) / alpha_bar) ** 0.5
+    return 0.5 * ((1 - alpha_bar) / alpha_bar) ** 0.5 if alpha_bar > 0 else math.inf
 
 
 @lru_cache
@@ -40,9 +40,7 @@ def sigma_of(timestep: int) -> float:
 
     Of DDPM's linear schedule: ᾱ_t = Π_{i≤t} (1 − β_i), β from 1e-4 to 0.02 in 1000 steps.
     """
-    if not 0 <= timestep < 1000:
-        raise ValueError(f"timestep should lie in 0…999, DDPM's linear schedule; got {timestep}")
-    return _ddpm_sigmas()[timestep]
+    return noise_level(timestep, None)
 
 
 def timestep_of(sigma: float) -> int:
@@ -52,18 +50,28 @@ def timestep_of(sigma: float) -> int:
 
 
 def check_sigma(sigma: float) -> float:
-    if not sigma > 0:
-        raise ValueError(f"sigma should be positive, in the units of the inputs; got {sigma}")
+    if not 0 < sigma < math.inf:
+        wanted = "positive and finite, in the units of the inputs"
+        raise ValueError(f"sigma should be {wanted}; got {sigma}")
     return float(sigma)
 
 
-def noise_level(timestep: int | None, sigma: float | None) -> float:
-    """σ from a timestep or from itself; the reference timestep's if neither is given."""
+def noise_level(
+    timestep: int | None, sigma: float | None, sigmas: Sequence[float] | None = None
+) -> float:
+    """σ from a timestep or from itself; the reference timestep's if neither is given.
+
+    sigmas: of each timestep, by default those of DDPM's linear schedule.
+    """
     if timestep is not None and sigma is not None:
         raise ValueError(f"give timestep or sigma, not both; got {timestep} and {sigma}")
     if sigma is not None:
         return check_sigma(sigma)
-    return sigma_of(REFERENCE_TIMESTEP if timestep is None else timestep)
+    levels = _ddpm_sigmas() if sigmas is None else sigmas
+    timestep = REFERENCE_TIMESTEP if timestep is None else timestep
+    if not 0 <= timestep < len(levels):
+        raise ValueError(f"timestep should lie in 0…{len(levels) - 1}; got {timestep}")
+    return check_sigma(levels[timestep])
 
 
 class NoisedScore(nn.Module):
@@ -113,6 +121,7 @@ class DenoisingScore(NoisedScore):
         if precision not in get_args(Precision):
             raise ValueError(f"precision should be one of {get_args(Precision)}; got {precision!r}")
         self.denoise, self.sigma = denoise, check_sigma(sigma)
+        self.sigmas: Sequence[float] | None = None  # of a diffusion model's own timesteps
         self.precision: Precision = precision
         self.eval()
 
@@ -135,9 +144,14 @@ class DenoisingScore(NoisedScore):
         return ((denoised.to(full) - inside.to(full)) / self.sigma**2).to(x.dtype).detach()
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
-        """The same denoiser at another noise level: a timestep of DDPM's schedule, or σ."""
-        level = noise_level(timestep, sigma)
+        """The same denoiser at another noise level: a timestep, or σ.
+
+        The timestep is of the diffusion model's own schedule if it has one, else of DDPM's linear
+        schedule.
+        """
+        level = noise_level(timestep, sigma, self.sigmas)
         score = DenoisingScore(self.denoise, level, precision=self.precision)
+        score.sigmas = self.sigmas
         for name, network in self.named_children():  # what an adapter holds beside its function
             score.add_module(name, network)
         return score
