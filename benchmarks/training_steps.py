@@ -73,7 +73,7 @@ def stepper(workload: Workload, method: str, overrides: Sequence[str]) -> Steppe
 
     def round_of_steps() -> None:
         for number in range(config.regulariser.every):
-            setup.learner.number = number
+            setup.learner.step_number = number
             torch.manual_seed(number)
             generator = torch.Generator(setup.device).manual_seed(number)
             setup.learner.step(

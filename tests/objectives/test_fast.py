@@ -19,8 +19,8 @@ def test_the_attack_is_one_step_from_a_random_start() -> None:
     delta = ((2 * start - 1) * 0.1).requires_grad_()
     F.cross_entropy(case.model(case.x + delta), case.y, reduction="sum").backward()
     assert delta.grad is not None
-    moved = (delta.detach() + 0.125 * delta.grad.sign()).clamp(-0.1, 0.1)
-    torch.testing.assert_close(found, case.x + moved)
+    x_adv = (delta.detach() + 0.125 * delta.grad.sign()).clamp(-0.1, 0.1)
+    torch.testing.assert_close(found, case.x + x_adv)
     loss = objective(case.model, case.x, case.y, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(loss, F.cross_entropy(case.model(found), case.y))
 

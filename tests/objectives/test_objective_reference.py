@@ -102,8 +102,8 @@ def test_attack_from_the_stored_noise(
     monkeypatch.setattr(torch, "randn", lambda *_, **__: ref["attack.noise"])
     model = Asked(ref.model())
     objective: Objective = TRADES(6.0, inner(ref)) if method == "trades" else MART(5.0, inner(ref))
-    moved = objective.attack(model, ref["x"], ref["y"])
-    close([*model.points, moved], [*iterates(ref, "attack"), ref["attack.x_adv"]])
+    x_adv = objective.attack(model, ref["x"], ref["y"])
+    close([*model.points, x_adv], [*iterates(ref, "attack"), ref["attack.x_adv"]])
     loss = objective(model, ref["x"], ref["y"])  # the attack again, and the loss there
     close(loss.item(), ref.own["attack"]["loss"])
     loss.backward()
@@ -121,8 +121,8 @@ def test_madry_s_attack_from_the_stored_start(
     ref = published("pgd", network)
     monkeypatch.setattr(attacks.PGD, "_begin", lambda *_: ref[f"{attack}.iterate0"])
     model = Asked(ref.model())
-    moved = PGD(inner(ref, attack)).attack(model, ref["x"], ref["y"])
-    close([*model.points, moved], [*iterates(ref, attack), ref[f"{attack}.x_adv"]])
+    x_adv = PGD(inner(ref, attack)).attack(model, ref["x"], ref["y"])
+    close([*model.points, x_adv], [*iterates(ref, attack), ref[f"{attack}.x_adv"]])
 
 
 def test_l2_attack_from_the_stored_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +135,14 @@ def test_l2_attack_from_the_stored_noise(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch, "randn", lambda *_, **__: ref["attack_l2.noise"])
     model, x = Asked(ref.model()), ref["x"]
     attack = inner(ref, "attack_l2")
-    moved = TRADES(6.0, attack).attack(model, x, ref["y"])
+    x_adv = TRADES(6.0, attack).attack(model, x, ref["y"])
     close(model.points[:2], iterates(ref, "attack_l2")[:2])
-    assert attack.threat.distance(moved, x).max() <= attack.threat.epsilon + 1e-12
-    assert 0 <= moved.min() <= moved.max() <= 1
+    assert attack.threat.distance(x_adv, x).max() <= attack.threat.epsilon + 1e-12
+    assert 0 <= x_adv.min() <= x_adv.max() <= 1
     asked = ref.model().eval()
     reached, theirs = (
         kl_divergence(asked(x), asked(points)).mean().item()
-        for points in (moved, ref["attack_l2.x_adv"])
+        for points in (x_adv, ref["attack_l2.x_adv"])
     )
     assert 0.95 * theirs < reached < theirs
 
@@ -177,11 +177,11 @@ def test_weight_perturbation_around_trades(network: str, decay: bool) -> None:
 class At(PGD):
     """Adversarial training at points that are given."""
 
-    moved: Tensor | None = None
+    x_adv: Tensor | None = None
 
     def attack(self, *_: Any, **__: Any) -> Tensor:
-        assert self.moved is not None
-        return self.moved
+        assert self.x_adv is not None
+        return self.x_adv
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -189,7 +189,7 @@ def test_weight_perturbation_around_pgd_as_a_user_writes_it(network: str) -> Non
     ref = published("pgd", network)
     model, gamma = ref.model(), ref.scalars["gamma"]
     optimiser = torch.optim.SGD(model.parameters(), lr=ref.scalars["lr"])
-    with AWP(At(moved=ref["x_adv"]), gamma)(model, ref["x"], ref["y"]) as loss:
+    with AWP(At(x_adv=ref["x_adv"]), gamma)(model, ref["x"], ref["y"]) as loss:
         diff, before = ref.group("awp.diff"), ref.group("before")
         expected = {n: before[n] + gamma * diff.get(n, 0.0) for n in parameters(model)}
         close(parameters(model), expected)

@@ -51,10 +51,10 @@ def test_an_attack_leaves_the_model_as_it_was(name: str, norm: attacks.Norm) -> 
     before = traces(model)
     inner = attacks.PGD(Threat(norm, 0.1), 2, 0.05)
     objective = Standard() if name == "standard" else type(OBJECTIVES[name])(inner=inner)  # type: ignore[call-arg]
-    moved = objective.attack(model, x, y, generator=torch.Generator().manual_seed(0))
+    x_adv = objective.attack(model, x, y, generator=torch.Generator().manual_seed(0))
     same(before, traces(model))
-    assert not moved.requires_grad
-    assert (moved is x) == (name == "standard")
+    assert not x_adv.requires_grad
+    assert (x_adv is x) == (name == "standard")
 
 
 def test_an_attack_that_fails_leaves_the_model_as_it_was() -> None:
@@ -116,12 +116,12 @@ def test_losses_are_float32_under_autocast(name: str) -> None:
     """bfloat16 has 8 bits: the loss of the same logits in float32 is what has to come out."""
     torch.manual_seed(0)
     model, x, y = Dtypes(), torch.rand(6, 12), torch.arange(6) % 4
-    moved = (x + 0.1).clamp(0, 1)
+    x_adv = (x + 0.1).clamp(0, 1)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = OBJECTIVES[name].loss(model, x, y, moved)
+        loss = OBJECTIVES[name].loss(model, x, y, x_adv)
     assert model.seen == {torch.bfloat16}
-    logits = {id(x): model_bf16(model, x), id(moved): model_bf16(model, moved)}
-    exact = OBJECTIVES[name].loss(lambda points: logits[id(points)], x, y, moved)
+    logits = {id(x): model_bf16(model, x), id(x_adv): model_bf16(model, x_adv)}
+    exact = OBJECTIVES[name].loss(lambda points: logits[id(points)], x, y, x_adv)
     found, expected = ({"total": one.total, **one.parts} for one in (loss, exact))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)  # types too: float32
 

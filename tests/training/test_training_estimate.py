@@ -31,7 +31,7 @@ def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.M
 
     def counted(self: Learner, x: torch.Tensor, *rest: Any, **options: Any) -> dict:
         assert x.is_contiguous(memory_format=setup.layout)
-        asked.append((len(x), self.number))
+        asked.append((len(x), self.step_number))
         return step(self, x, *rest, **options)
 
     monkeypatch.setattr(Learner, "step", counted)

@@ -31,8 +31,8 @@ def spoil(
     """From the given loss on, counted from zero, `harm` is done to it."""
     honest, calls = Standard.loss, iter(range(1000))
 
-    def loss(self: Standard, model: nn.Module, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
-        found = honest(self, model, x, y, moved)
+    def loss(self: Standard, model: nn.Module, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
+        found = honest(self, model, x, y, x_adv)
         return Loss(harm(found.total, model)) if next(calls) >= call else found
 
     monkeypatch.setattr(Standard, "loss", loss)

@@ -25,8 +25,8 @@ class Noisy(Objective):
     def attack(self, model: Any, x: Tensor, y: Tensor, *, generator: Any = None) -> Tensor:  # noqa: ARG002
         return x + self.sigma * torch.randn(x.shape, generator=generator)
 
-    def loss(self, model: Any, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
-        outputs = model(moved)
+    def loss(self, model: Any, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
+        outputs = model(x_adv)
         return Loss(F.cross_entropy(outputs, y), attacked=outputs)
 
 

@@ -564,7 +564,7 @@ def test_every_key_of_the_objective_arrives() -> None:
     assert (trades.beta, mart.weight, pgd.label_smoothing) == (2.5, 3.5, 0.1)
     for made, start in ((trades, "gaussian"), (mart, "gaussian"), (pgd, "random")):
         assert made.inner == PGD(Threat("l2", 0.3), 7, 0.02, start)
-    assert set_up(small(objective={"awp": True, "awp_gamma": 0.02})).learner.gamma == 0.02
+    assert set_up(small(objective={"awp": True, "awp_gamma": 0.02})).learner.awp_gamma == 0.02
     assert set_up(small(validation={"steps": 3})).attack.steps == 3
 
 

@@ -96,7 +96,7 @@ def test_the_ratio_of_a_batch_in_parts_is_measured_on_the_first() -> None:
     batch = next(iter(setup.batches))
     half = (batch.x[:32], batch.y[:32], None, torch.Generator())
     expected = gradient_ratio(setup.learner, *half)
-    setup.learner.parts = 2
+    setup.learner.accumulate = 2
     setup.batches.position = 0
     assert ratio(setup) == pytest.approx(expected, rel=1e-6)
 

@@ -57,7 +57,7 @@ def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
     before = weight.detach().clone()
     with learner._perturbed(learner._attack(x, y, None, generator), 0.0):
         length = float((weight - before).norm().detach())
-    assert length == pytest.approx(learner.gamma * float(before.norm()), rel=1e-4)
+    assert length == pytest.approx(learner.awp_gamma * float(before.norm()), rel=1e-4)
 
 
 def test_the_penalty_takes_part_in_the_ascent_if_asked_to(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def step(config: Config) -> dict[str, Tensor]:
     for number, batch in zip(range(steps), setup.batches, strict=False):
         size = len(batch.x) // world_size()
         rows = slice(setup.rank * size, (setup.rank + 1) * size)
-        setup.learner.number = number
+        setup.learner.step_number = number
         numbers = setup.learner.step(
             batch.x[rows], batch.y[rows], None, torch.Generator(),
             weight=config.regulariser.weight, perturb=config.objective.awp,

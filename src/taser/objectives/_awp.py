@@ -18,7 +18,7 @@ TINY = 1e-20  # of the authors' code
 
 @dataclass(frozen=True)
 class AWP:
-    """Take the step at weights that were moved, by γ of their size, to where the loss is higher.
+    """Take the step at weights that are moved, by γ of their size, to where the loss is higher.
 
     Each parameter w of more than one dimension with "weight" in its name, as in the authors' code,
     moves by γ·‖w‖·g/‖g‖, g its gradient of the loss at the attacked points; biases, normalisations
@@ -41,9 +41,9 @@ class AWP:
         self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Iterator[Tensor]:
         """The loss at the perturbed weights; the weights are put back at the end of the block."""
-        moved = self.objective.attack(model, x, y, generator=generator)
-        with perturbed(model, [lambda m: self.objective.loss(m, x, y, moved).total], self.gamma):
-            yield self.objective.loss(model, x, y, moved).total
+        x_adv = self.objective.attack(model, x, y, generator=generator)
+        with perturbed(model, [lambda m: self.objective.loss(m, x, y, x_adv).total], self.gamma):
+            yield self.objective.loss(model, x, y, x_adv).total
 
 
 @contextmanager

@@ -55,8 +55,8 @@ class Objective(ABC):
         return x
 
     @abstractmethod
-    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
-        """The loss, given the attacked points `moved`. The model runs in its own mode."""
+    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
+        """The loss. x_adv: from :meth:`attack`, (B, *). The model runs in its own mode."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Standard(Objective):
     def __post_init__(self) -> None:
         _check_task(self.task, self.label_smoothing)
 
-    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
+    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x_i), y_i)."""
         outputs = full_precision(outputs_of(model, x))
         return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, clean=outputs)
@@ -101,9 +101,9 @@ class PGD(Objective):
             return self.inner(model, x, y, loss=squared_error, generator=generator)
         return self.inner(model, x, y, generator=generator)
 
-    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:  # noqa: ARG002
+    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x'_i), y_i)."""
-        outputs = full_precision(outputs_of(model, moved))
+        outputs = full_precision(outputs_of(model, x_adv))
         return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, attacked=outputs)
 
 

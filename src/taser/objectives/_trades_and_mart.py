@@ -49,9 +49,9 @@ class TRADES(Objective):
             clean = outputs_of(model, x.clone())  # a copy: it may begin in place
         return self.inner(model, x, y, loss=kl_from(clean), generator=generator)
 
-    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
+    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
         """CE + β·KL, means over the batch."""
-        clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, moved))
+        clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, x_adv))
         natural = F.cross_entropy(clean, y)
         parts = model.modules() if isinstance(model, nn.Module) else ()
         if any(isinstance(part, _BatchNorm) and part.training for part in parts):
@@ -84,9 +84,9 @@ class MART(Objective):
         """Points that raise the cross-entropy."""
         return self.inner(model, x, y, generator=generator)
 
-    def loss(self, model: Model, x: Tensor, y: Tensor, moved: Tensor) -> Loss:
+    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
         """BCE + λ·(weighted KL), means over the batch."""
-        clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, moved))
+        clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, x_adv))
         p, q = clean.softmax(1), attacked.softmax(1)
         own = p.gather(1, y[:, None])[:, 0]
         rival = q.masked_fill(F.one_hot(y, q.shape[1]).bool(), -1.0).amax(1)

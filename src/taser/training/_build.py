@@ -292,8 +292,9 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     learner = Learner(
         model, objective, build_optimiser(model, config.optimiser),
         Precision(loop.precision, device), AttackView(loop.fold, loop.compile), regulariser,
-        teacher, config.teacher.weight, base.awp_gamma, base.awp_with_penalty,
-        config.optimiser.clip, loop.accumulate,
+        teacher=teacher, teacher_weight=config.teacher.weight, awp_gamma=base.awp_gamma,
+        penalty_in_ascent=base.awp_with_penalty, clip=config.optimiser.clip,
+        accumulate=loop.accumulate,
     )  # fmt: skip
 
     size = min(loop.batch, len(dataset.train))

@@ -47,7 +47,9 @@ def estimate(setup: Setup) -> Estimate:
         steps = [_timed_step(setup, batch, size, number) for number in (0, *range(every))][1:]
         seconds = sum(seconds for seconds, _ in steps) / every
         kept = max(kept for _, kept in steps)
-    more = kept * (whole / size - 1) / learner.parts  # than the steps that were timed have held
+    more = (
+        kept * (whole / size - 1) / learner.accumulate
+    )  # than the steps that were timed have held
     parameters = sum(p.numel() for p in learner.module.parameters())
     memory = _peak(setup.device) + int(more)
     return Estimate(parameters, setup.steps, seconds * whole / size * setup.steps, memory)
@@ -59,7 +61,7 @@ def _timed_step(setup: Setup, batch: Batch, size: int, number: int) -> tuple[flo
     y, s = batch.y[:size], None if batch.s is None else batch.s[:size]
     generator = torch.Generator(setup.device).manual_seed(0)
     setup.generator.manual_seed(0)
-    setup.learner.number = number
+    setup.learner.step_number = number
     weight, awp = setup.config.regulariser.weight, setup.config.objective.awp
     kept: dict[int, int] = {}  # the bytes of each storage, by its address
 

@@ -106,7 +106,7 @@ class _Run:
             group["lr"] = rate
         weight = self._weight(x, y, s, generator)
         awp = config.objective.awp and self.batches.epoch >= config.objective.awp_start
-        self.learner.number = step
+        self.learner.step_number = step
         try:
             numbers = self.learner.step(x, y, s, generator, weight=weight, perturb=awp)
         except NonFiniteLoss as error:

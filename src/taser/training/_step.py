@@ -28,12 +28,12 @@ class NonFiniteLoss(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a batch, and its share of it. s: cached scores, or None; moved: x attacked."""
+    """A part of a batch. s: cached scores at x, or None; share: its rows over the batch's."""
 
     x: Tensor
     y: Tensor
     s: Tensor | None
-    moved: Tensor
+    x_adv: Tensor
     share: float
 
 
@@ -41,24 +41,26 @@ class Piece:
 class Learner:
     """What a step needs, and everything that it changes.
 
-    model: as Accelerate prepared it, perhaps wrapped for several processes. attacked: the form of
-    the model that attacks run. alpha: the teacher's weight; gamma: of the weight perturbation;
-    parts: how many pieces a batch is taken in; number: of the step, from zero.
+    model: as Accelerate prepared it, perhaps wrapped for several processes. attack_view: the form
+    of the model that attacks run. teacher_weight: α of the KL to the teacher. awp_gamma: size of
+    the weight perturbation; penalty_in_ascent: whether the regulariser takes part in it. clip: the
+    largest norm of the gradient. accumulate: in how many pieces a batch is taken. step_number: of
+    the next step, from zero.
     """
 
     model: nn.Module
     objective: Objective
     optimiser: torch.optim.Optimizer
     precision: "Precision"
-    attacked: "AttackView"
+    attack_view: "AttackView"
     regulariser: Regulariser | None = None
     teacher: nn.Module | None = None
-    alpha: float = 0.0
-    gamma: float = 0.005
+    teacher_weight: float = 0.0
+    awp_gamma: float = 0.005
     penalty_in_ascent: bool = False
     clip: float | None = None
-    parts: int = 1
-    number: int = 0
+    accumulate: int = 1
+    step_number: int = 0
 
     @property
     def module(self) -> nn.Module:
@@ -98,29 +100,29 @@ class Learner:
         self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
     ) -> list[Piece]:
         """The batch in pieces as equal as can be, each with its adversarial points."""
-        model = self.attacked.of(self.module, x) if self.objective.adversarial else self.module
-        parts = min(self.parts, len(x))
+        model = self.attack_view.of(self.module, x) if self.objective.adversarial else self.module
+        parts = min(self.accumulate, len(x))
         inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
         scores = [None] * parts if s is None else s.tensor_split(parts)
         pieces = []
         for part, own, score in zip(inputs, labels, scores, strict=True):
             with self.precision.autocast():
-                moved = self.objective.attack(model, part, own, generator=generator)
-            pieces.append(Piece(part, own, score, moved, len(part) / len(x)))
+                x_adv = self.objective.attack(model, part, own, generator=generator)
+            pieces.append(Piece(part, own, score, x_adv, len(part) / len(x)))
         return pieces
 
     def loss(self, model: nn.Module, piece: Piece, weight: float) -> tuple[Tensor, Numbers]:
         """L_base + λR + α·KL(f_θ0 ‖ f_θ), and its parts."""
         x, y, regulariser = piece.x, piece.y, self.regulariser
-        penalised = regulariser is not None and self.number % regulariser.every == 0
+        penalised = regulariser is not None and self.step_number % regulariser.every == 0
         shared = SharedPass(self.module if penalised else None)
         with self.precision.autocast(), shared:
-            base = self.objective.loss(model, x, y, piece.moved)
+            base = self.objective.loss(model, x, y, piece.x_adv)
         if not self.precision.half:  # their rounding would dominate differences
             shared.outputs = base.clean
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
         if regulariser is not None:
-            regulariser.calls = self.number  # `every` counts steps, not pieces
+            regulariser.calls = self.step_number  # `every` counts steps, not pieces
             r = regulariser(self.module, x, y, piece.s, shared=shared)
             if piece.share < 1:
                 r = r * regulariser.batch_correction(len(x), round(len(x) / piece.share))
@@ -130,7 +132,7 @@ class Learner:
                 with torch.no_grad():
                     before = self.teacher(x)
                 kl = teacher_kl(before, model(x) if base.clean is None else base.clean)
-            total, numbers["teacher"] = total + self.alpha * kl, kl.detach()
+            total, numbers["teacher"] = total + self.teacher_weight * kl, kl.detach()
         numbers = {"loss": total.detach(), **numbers}
         for name, outputs in (("clean", base.clean), ("attacked", base.attacked)):
             if outputs is not None and not y.is_floating_point():
@@ -148,12 +150,12 @@ class Learner:
                     self.regulariser.load_state(before)
             else:
                 with self.precision.autocast():
-                    total = self.objective.loss(model, piece.x, piece.y, piece.moved).total
+                    total = self.objective.loss(model, piece.x, piece.y, piece.x_adv).total
             # In float16 small gradients would vanish; the moves do not depend on the scale.
             return self.precision.scaler.scale(piece.share * total)
 
         losses = [partial(ascent, piece=piece) for piece in pieces]
-        return perturbed(self.model, losses, self.gamma)
+        return perturbed(self.model, losses, self.awp_gamma)
 
     def _update(self) -> None:
         scaler = self.precision.scaler
@@ -242,11 +244,11 @@ def gradient_ratio(
     """
     module, objective, regulariser = learner.module, learner.objective, learner.regulariser
     assert regulariser is not None
-    first = slice(-(-len(x) // learner.parts))
+    first = slice(-(-len(x) // learner.accumulate))
     x, y, s = x[first], y[first], None if s is None else s[first]
-    moved = objective.attack(module, x, y, generator=generator)
+    x_adv = objective.attack(module, x, y, generator=generator)
     with restored_buffers(module):
-        base = gradient_norm(module, objective.loss(module, x, y, moved).total)
+        base = gradient_norm(module, objective.loss(module, x, y, x_adv).total)
     regulariser.eval()  # R of the whole batch
     penalty = gradient_norm(module, regulariser(module, x, y, s))
     regulariser.train()
