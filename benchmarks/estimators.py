@@ -1,4 +1,4 @@
-"""What a residual costs: time and peak memory of every backend, in plain training steps.
+"""Cost of a residual: time and peak memory of every backend, in plain training steps.
 
     python benchmarks/estimators.py --out benchmarks/results
 
@@ -174,7 +174,7 @@ def measure(key: str, repetitions: int, threads: int) -> list[dict]:
 
 
 def as_table(rows: list[dict]) -> str:
-    """Ratios for the reader, milliseconds and megabytes beside them."""
+    """Ratios, milliseconds and megabytes."""
     return markdown(
         ["what", "ms", "in plain steps", "range", "peak MB", "peak, in plain steps"],
         [

@@ -3,9 +3,9 @@
     python benchmarks/evaluation.py --out benchmarks/results
 
 Models that others trained are attacked a batch at a time, by the package alone and by
-`taser.evaluate`, one right after the other and each first in turn, so that both meet the same
-machine. Plain is what its documentation shows: the model in evaluation mode, nothing else done to
-it. Ours includes preparing the model, checking the examples and judging what the attacks return.
+`taser.evaluate`, one right after the other and each first in turn, so that both see the same load.
+Plain follows the package's documentation: the model in evaluation mode and unchanged. Ours includes
+preparing the model, checking the examples and verifying the attacked inputs.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Verdict = Callable[[nn.Module, Tensor, Tensor, float], Tensor]
 
 
 def plain(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
-    """(n,) bool: what stands after the package's standard version."""
+    """(n,) bool: robust under the package's standard version."""
     attack = AutoAttack(model, norm="Linf", eps=epsilon, seed=0, version="standard")
     _, answers = attack.run_standard_evaluation(x, y)
     return answers == y

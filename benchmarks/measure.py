@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a piece of work, and how every benchmark writes them down."""
+"""Seconds and peak memory of a function, and the output of every benchmark."""
 
 import argparse
 import json
@@ -52,7 +52,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def _wait() -> None:
-    """For what a GPU still has to do."""
+    """Wait until the GPU has finished."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
 
@@ -80,9 +80,9 @@ def interleaved(
     tick: Callable[[], object] = lambda: None,
     seldom: Collection[str] = (),
 ) -> dict[str, Timing]:
-    """All of them in turn, again and again, so that a slow moment of the machine hits all alike.
+    """Time all in turn, repeatedly, so that a slow moment of the machine affects all alike.
 
-    seldom: those that are slow and need not be known so well, in each third repetition only.
+    seldom: slow settings that need less precision, in each third repetition only.
     """
     for work, _ in steppers.values():
         work()
@@ -103,7 +103,7 @@ def interleaved(
 
 
 def circumstances() -> dict[str, Any]:
-    """Under which a measurement was made."""
+    """Versions, machine and threads of a measurement."""
     return {
         "torch": torch.__version__, "machine": platform.machine(),
         "threads": torch.get_num_threads(),
@@ -121,7 +121,7 @@ def peak_growth(work: Callable[[], Any]) -> int:
 
 
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
-    """What `function` gives in a process that has done nothing else."""
+    """The result of `function` in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as fresh:
         return fresh.submit(function, *args).result()

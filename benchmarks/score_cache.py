@@ -1,4 +1,4 @@
-"""What a score costs per training step: asked of the network each time, or read from a cache.
+"""Cost of a score per training step: computed by the network, or read from a cache.
 
     python benchmarks/score_cache.py --out benchmarks/results
 

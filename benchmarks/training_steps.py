@@ -57,7 +57,7 @@ def images(size: int) -> Dataset:
 def configuration(workload: Workload, method: str, overrides: Sequence[str]) -> Config:
     """The laptop recipe of the method at this size, with the paper's activation.
 
-    The rate is next to nothing: the same random batch over and over would end in infinities.
+    The learning rate is tiny, since training on a single random batch diverges.
     """
     size = [f"model.width={workload.width}", f"loop.batch={workload.batch}"]
     always = [*size, "model.activation=relu", "optimiser.rate=1e-6"]

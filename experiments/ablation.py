@@ -1,4 +1,4 @@
-"""Which part of TASER does what: each variant of an ablation against TASER as it is.
+"""Effect of each part of TASER: every variant of an ablation against TASER as it is.
 
     taser compare experiments/ablation.yaml --trust-code --jobs 2 --out out/ablation
     python experiments/ablation.py out/ablation

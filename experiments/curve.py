@@ -1,4 +1,4 @@
-"""A curve in the plane, blurred by noise: data near a manifold that is known exactly."""
+"""A curve in the plane, blurred by noise: data near a manifold in closed form."""
 
 import math
 from dataclasses import dataclass

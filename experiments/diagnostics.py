@@ -1,4 +1,4 @@
-"""What a comparison's report does not have: sensitivity, residuals, corruptions, training gap.
+"""Beyond a comparison's report: sensitivity, residuals, corruptions, training gap.
 
     taser compare digits --jobs 2 --out out/digits
     python experiments/diagnostics.py out/digits
@@ -80,8 +80,8 @@ def sensitivity(
 def linearised_correct(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Tensor:
     """Whether z_y − z_k stays above zero for all k ≠ y, by its first-order change alone: (n,).
 
-    Under ℓ∞ the worst change inside the box is known, pixel by pixel; under ℓ2 the box is left out,
-    which makes the change a little worse than any that is allowed.
+    Under ℓ∞ the worst change inside the box is exact, pixel by pixel; under ℓ2 the box is ignored,
+    which makes the change a little larger than allowed.
     """
     with torch.no_grad():
         logits = model(x)
@@ -134,7 +134,7 @@ def corruption_accuracy(model: nn.Module, test: Split, n: int) -> dict[str, Any]
 
 
 def diagnostics(results: Results, run: RunResult) -> dict[str, Any]:
-    """What the record of a run holds, else what its network measures; without weights nothing."""
+    """The diagnostics in a run's record, else those of its network; empty without weights."""
     if "sensitivity" in run.diagnostics:
         return run.diagnostics
     home = results.folder / "runs" / run.record["run"] / "run"

@@ -1,4 +1,4 @@
-"""A score of digits that saw a twentieth of the usual training, for the ablations' YAML."""
+"""A score of digits with a twentieth of the usual training, for the ablations' YAML."""
 
 from taser.data import load
 from taser.scores import Denoiser, FitConfig, fit

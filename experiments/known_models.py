@@ -1,4 +1,4 @@
-"""Classifiers that others trained, of known robustness, to try an evaluation on.
+"""Classifiers that others trained, with published robustness, to test an evaluation on.
 
     taser evaluate --model experiments/known_models.py:mnist_lenet5_robust --data mnist -n 100
 
@@ -64,7 +64,7 @@ def cifar10_resnet18() -> nn.Module:
 
 
 def load(model: nn.Module, file: str, fetch: Callable[[str], bytes], sha256: str) -> nn.Module:
-    """The model in eval mode with the weights of `file`, which are fetched unless they are here."""
+    """The model in eval mode with the weights of `file`, which are fetched if missing."""
     path = Path(torch.hub.get_dir()) / "checkpoints" / file
     if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         content = fetch(file)

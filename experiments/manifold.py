@@ -1,4 +1,4 @@
-"""The paper's Figure 1 made real: sensitivity along a curve and across it, under each penalty.
+"""The paper's Figure 1, measured: sensitivity along a curve and across it, for each penalty.
 
     python experiments/manifold.py --out out/manifold   # a minute
 
@@ -14,7 +14,7 @@ the score is about −n/σ² across it, so E(s·∇m)² ≈ E‖Π_N ∇m‖²/�
 charges the same for normal sensitivity. Methods are compared along their whole path over λ, at
 equal tangential sensitivity, never at one λ each.
 
-This is one curve in two dimensions with a known score: it shows the mechanism, not that it carries
+This is one curve in two dimensions with an exact score: it shows the mechanism, not that it carries
 over to images. Training longer moves all of the numbers, so compare methods within one run only.
 """
 
@@ -392,7 +392,7 @@ def runs_table(study: Study) -> str:
 
 
 def matched_table(study: Study) -> str:
-    """What is left across the curve where both penalties leave the same along it."""
+    """Sensitivity across the curve where both penalties have the same along it."""
     rows = []
     for level, method in product(study.levels("tangent"), ("isotropic", "taser")):
         points = study.matched(method, "tangent", level)
@@ -410,7 +410,7 @@ def matched_table(study: Study) -> str:
 
 
 def factors_table(study: Study) -> str:
-    """How much more than TASER another method leaves of one sensitivity, at an equal other."""
+    """One sensitivity of another method over TASER's, where the other sensitivity is equal."""
     rows = []
     compared: list[tuple[str, Part, Part]] = [
         ("isotropic", "tangent", "normal"), ("isotropic", "normal", "tangent"),
@@ -436,7 +436,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 # The picture.
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; the markers say it again.
+# Okabe and Ito's colours, distinct for the colour-blind; the markers repeat them.
 STYLES = {"isotropic": ("#d55e00", "s"), "first-order": ("#56b4e9", "^"), "taser": ("#0072b2", "o")}
 
 

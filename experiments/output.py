@@ -1,4 +1,4 @@
-"""How every experiment writes what it found: table.md, figures.json and a picture."""
+"""Output of the experiments: table.md, figures.json and a picture."""
 
 import json
 from collections.abc import Sequence

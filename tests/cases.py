@@ -1,4 +1,4 @@
-"""Networks and data that many tests share, in float64 so that finite differences can judge."""
+"""Networks and data that many tests share, in float64 for comparison with finite differences."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

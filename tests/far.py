@@ -1,4 +1,4 @@
-"""A device that stands for a GPU: tensors there compute on the CPU, and refuse to meet CPU tensors.
+"""A simulated GPU: tensors there compute on the CPU, and refuse to meet CPU tensors.
 
 What forgets to move its inputs, or to make new tensors where the others are, fails here as it would
 on a GPU. The device is called "meta", the only one besides the CPU that every build of PyTorch lets
@@ -95,7 +95,7 @@ class _Factories(TorchDispatchMode):
 
 
 class _Generator(torch.Generator):
-    """Random numbers of the CPU, which says that it is elsewhere."""
+    """A generator of the CPU that reports the far device."""
 
     device = FAR  # type: ignore[assignment]
 
@@ -114,7 +114,7 @@ def far_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """While inside, `FAR` can be computed on."""
     autocast = torch.autocast
     monkeypatch.setattr(torch, "Generator", _Generator)
-    for name in ("tensor", "as_tensor"):  # which ask no mode
+    for name in ("tensor", "as_tensor"):  # which no mode intercepts
         monkeypatch.setattr(torch, name, partial(_made, getattr(torch, name)))
     monkeypatch.setattr(
         torch,

@@ -1,4 +1,4 @@
-"""The flow of the design, enforced: a module imports only from what stands before it."""
+"""The flow of the design, enforced: a module imports only from the modules before it."""
 
 import ast
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_the_rule_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_library_is_small() -> None:
-    """It can be read in an afternoon."""
+    """The limits of the design."""
     files = sorted(SOURCE.rglob("*.py"))
     assert len(files) <= 110
     assert sum(len(path.read_text().splitlines()) for path in files) <= 15_000

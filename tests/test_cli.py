@@ -29,7 +29,7 @@ def test_version_and_help() -> None:
         assert "Usage" in run(*command, "--help")
 
 
-def test_data_can_be_listed_and_looked_at(tmp_path: Path) -> None:
+def test_data_can_be_listed_and_described(tmp_path: Path) -> None:
     assert "cifar10         fetch" in run("data", "list", "--root", tmp_path)
     assert "(1, 8, 8)" in run("data", "info", "digits")
     assert "nothing to fetch" in run("data", "fetch", "digits")
@@ -165,7 +165,7 @@ def test_a_runs_own_data_by_name_come_in_its_own_splits(run_of_another_split: Pa
     assert named.test.hash == own.test.hash != taser.data.load("digits").test.hash
 
 
-def test_data_that_come_class_by_class_are_judged_as_a_whole(
+def test_data_sorted_by_class_are_checked_as_a_whole(
     run_of_another_split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The curve over ε and both sides of `shift` hold examples of every class."""

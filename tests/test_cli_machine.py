@@ -17,7 +17,7 @@ from taser.cli import app
 from taser.cli._options import PlainErrors, json_wanted, print_json, show, with_json
 
 
-def asked(*arguments: str | Path) -> Any:
+def answer(*arguments: str | Path) -> Any:
     """What a command prints with --json: stdout has to be JSON and nothing else."""
     result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
     assert result.exit_code == 0, result.output
@@ -25,11 +25,11 @@ def asked(*arguments: str | Path) -> Any:
 
 
 def test_lists_are_json(tmp_path: Path) -> None:
-    ready = {entry["name"]: entry["ready"] for entry in asked("data", "list", "--root", tmp_path)}
+    ready = {entry["name"]: entry["ready"] for entry in answer("data", "list", "--root", tmp_path)}
     assert ready["digits"]
     assert not ready["cifar10"]
-    assert "digits/pgd" in asked("recipes")
-    info = asked("data", "info", "digits")
+    assert "digits/pgd" in answer("recipes")
+    info = answer("data", "info", "digits")
     assert info["input_shape"] == [1, 8, 8]
     assert info["splits"] == {"train": 1295, "validation": 143, "test": 359}
 
@@ -38,13 +38,13 @@ def test_a_score_is_checked_for_a_machine(tmp_path: Path) -> None:
     model = tmp_path / "digits.safetensors"
     fit = ("score", "fit", "--out", model, "--steps", "2", "--width", "8")
     assert CliRunner().invoke(app, [*map(str, fit)]).exit_code == 0
-    found = asked("score", "check", model, "-n", "64", "--out", tmp_path / "check")
+    found = answer("score", "check", model, "-n", "64", "--out", tmp_path / "check")
     assert len(found["levels"]) == 5
 
 
 @pytest.fixture
 def noisy(tmp_path: Path) -> typer.Typer:
-    """Two commands that say much: one answers by itself, one by `show`."""
+    """Two commands with much output: one prints by itself, one by `show`."""
 
     def own() -> None:
         print("from a library")
@@ -63,14 +63,14 @@ def noisy(tmp_path: Path) -> typer.Typer:
     return app
 
 
-def test_nothing_but_the_result_stands_on_stdout(noisy: typer.Typer) -> None:
+def test_stdout_holds_the_result_only(noisy: typer.Typer) -> None:
     result = CliRunner().invoke(noisy, ["own", "--json"])
     assert result.stdout == '{\n "λ": 1\n}\n'
     assert result.stderr == "from a library\nfrom us\n"
     assert CliRunner().invoke(noisy, ["own"]).stdout == "from a library\nfrom us\n"
 
 
-def test_a_report_is_answered_by_the_numbers_beside_it(noisy: typer.Typer) -> None:
+def test_with_json_the_report_goes_to_stderr(noisy: typer.Typer) -> None:
     result = CliRunner().invoke(noisy, ["given", "--json"])
     assert result.stdout == "[1]\n"
     assert "a finding" in result.stderr

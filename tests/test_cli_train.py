@@ -47,15 +47,15 @@ def test_a_run_is_trained_evaluated_and_fine_tuned(tmp_path: Path) -> None:
     assert read_log(tmp_path / "tuned")[0]["teacher"] > 0
 
 
-def test_a_run_is_judged_on_its_own_test_part(tmp_path: Path) -> None:
+def test_a_run_is_evaluated_on_its_own_test_split(tmp_path: Path) -> None:
     """With another seed of the split, most of the usual test digits were trained on."""
     run("train", "--out", tmp_path / "run", *SMALL, "data.seed=1")
     quick = ("--epsilon", "0.1", "-n", "20", "--attacks", "fgsm", "--no-curve", "--json")
     hashes = []
     for data in ((), ("--data", "digits")):
         out = ("--out", tmp_path / f"evaluated{len(data)}")
-        asked = ("evaluate", "--model", tmp_path / "run", *quick, *data, *out)
-        result = runner.invoke(app, list(map(str, asked)))
+        arguments = ("evaluate", "--model", tmp_path / "run", *quick, *data, *out)
+        result = runner.invoke(app, list(map(str, arguments)))
         hashes.append(json.loads(result.stdout)["provenance"]["data"])
     assert hashes[0] == hashes[1]
     assert load("digits", seed=1).test.hash != load("digits").test.hash
@@ -71,23 +71,31 @@ def test_classes_of_other_data_are_those_that_the_run_was_trained_on(tmp_path: P
     np.savez(tmp_path / "no4.npz", **parts)
     np.savez(tmp_path / "names.npz", **{k: v + 20 if k[0] == "y" else v for k, v in parts.items()})
     quick = ("--epsilon", "0.1", "-n", "400", "--attacks", "fgsm", "--no-curve", "--json")
-    asked = ["evaluate", "--model", tmp_path / "run", *quick, "--out", tmp_path / "found", "--data"]
-    found = runner.invoke(app, [*map(str, asked), str(tmp_path / "no4.npz")])
+    arguments = [
+        "evaluate",
+        "--model",
+        tmp_path / "run",
+        *quick,
+        "--out",
+        tmp_path / "found",
+        "--data",
+    ]
+    found = runner.invoke(app, [*map(str, arguments), str(tmp_path / "no4.npz")])
     model = load_trained(tmp_path / "run")
     right = (predictions(model, test.x[kept]) == test.y[kept]).float().mean()
     assert json.loads(found.stdout)["clean_accuracy"] == pytest.approx(float(right))
     assert right > 0.6
-    strange = run(*asked[:-1], "--data", tmp_path / "names.npz", code=1)
+    strange = run(*arguments[:-1], "--data", tmp_path / "names.npz", code=1)
     assert "has a class '20', and the model was trained on others" in strange
 
 
-def test_other_weights_of_a_run_are_judged(tmp_path: Path) -> None:
+def test_other_weights_of_a_run_are_evaluated(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run("train", "--out", folder, *SMALL, "loop.epochs=2")
     quick = ("--epsilon", "0.1", "-n", "20", "--attacks", "fgsm", "--no-curve", "--json")
     (folder / "best.safetensors").write_bytes(b"never read")
-    asked = ("evaluate", "--model", folder, "--weights", folder / "last.safetensors", *quick)
-    result = runner.invoke(app, [*map(str, asked), "--out", str(tmp_path / "last")])
+    arguments = ("evaluate", "--model", folder, "--weights", folder / "last.safetensors", *quick)
+    result = runner.invoke(app, [*map(str, arguments), "--out", str(tmp_path / "last")])
     assert json.loads(result.stdout)["n"] == 20
     wrong = ("evaluate", "--model", folder, "--weights", folder / "lats.safetensors", *quick)
     assert "has no weights" in run(*wrong, code=1)

@@ -54,7 +54,7 @@ def test_nav_and_pages_are_the_same() -> None:
     assert len(entries) == len(set(entries))
     pages = {page.relative_to(DOCS).as_posix() for page in PAGES}
     assert pages - set(entries) == set(), "put these into the nav of mkdocs.yml"
-    assert set(entries) - pages == set(), "these stand in the nav of mkdocs.yml but do not exist"
+    assert set(entries) - pages == set(), "these are in the nav of mkdocs.yml but do not exist"
 
 
 def test_a_tag_of_mkdocs_is_tolerated() -> None:

@@ -68,8 +68,8 @@ def test_fine_tuning_keeps_the_answers_and_gains_under_attack(
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_the_audit_tells_hidden_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under PGD the quantised network looks better; the audit says which of them to believe."""
+def test_the_audit_detects_hidden_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under PGD the quantised network looks better; the audit does not trust it."""
     monkeypatch.syspath_prepend(EXAMPLES)
     example = importlib.import_module("audit")
     honest, quantised = example.models().values()
@@ -80,8 +80,8 @@ def test_the_audit_tells_hidden_gradients(monkeypatch: pytest.MonkeyPatch) -> No
     assert "gradients exist" in [check.name for check in result.failed]
 
 
-def test_the_score_tells_foreign_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And better than the residual, as the example says."""
+def test_the_score_detects_out_of_distribution_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better than the residual, as the example states."""
     monkeypatch.syspath_prepend(EXAMPLES)
     table = importlib.import_module("out_of_distribution").detect()
     assert len(table) == 3

@@ -20,7 +20,7 @@ from taser.compare._comparison_config import METHODS
 from taser.evaluation import audit
 from taser.training import read_recipe, train
 
-THREAT = Threat("linf", 0.3)  # few stand for long
+THREAT = Threat("linf", 0.3)  # few examples are robust
 SMALL = ["data.examples=40", "loop.epochs=1", "loop.batch=20", "validation.examples=20"]
 ALL = ("autoattack", "spsa", "pgd", "fgsm", "noise")
 
@@ -31,7 +31,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
+def test_the_simulated_device_refuses_what_a_gpu_refuses() -> None:
     near, there = torch.ones(3), torch.ones(3, device=FAR)
     assert (there + 1).device == FAR
     assert (there + 1).cpu().tolist() == [2, 2, 2]

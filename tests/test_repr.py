@@ -15,7 +15,7 @@ X, Y = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torc
 
 
 def public() -> Iterator[object]:
-    """One of each class that a user gets into hands."""
+    """One of each class that a user creates."""
     digits, threat = data.load("digits"), attacks.Threat()
     yield from (digits, digits.train, data.CropAndFlip(), data.load("diabetes").standardisation)
     yield from data.DATASETS

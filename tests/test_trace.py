@@ -45,7 +45,7 @@ def score():
 
 
 def test_a_training_step_with_taser_on_pgd_runs_in_few_files(tmp_path: Path) -> None:
-    """With a network and a score of the user's own, so that only the package's machinery counts."""
+    """With a user's own network and score, so that only the package's own files count."""
     (tmp_path / "own.py").write_text(OWN)
     own = [f"model.name={tmp_path}/own.py:network", f"regulariser.score={tmp_path}/own.py:score"]
     always = ["regulariser.name=taser", "loop.batch=16", "loop.device=cpu"]

@@ -16,7 +16,7 @@ from taser.models import Wrapped
 
 
 def _hasten(package: Any) -> None:
-    """Fewer steps than the standard version, alike for both."""
+    """Fewer steps than the standard version, the same for both."""
     package.square.n_queries = 300
     package.fab.n_iter = package.apgd.n_iter = package.apgd_targeted.n_iter = 15
 
@@ -25,7 +25,7 @@ CASES: list[tuple[Norm, float]] = [("linf", 0.1), ("l2", 0.6)]
 
 
 def plain(part: str, threat: Threat, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Verdicts of the package by itself, for one attack: True where the model stays right."""
+    """The package's own verdicts for one attack: True where the model is robust."""
     from pyautoattack import AutoAttack
 
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
@@ -57,24 +57,24 @@ def test_each_part_gives_the_verdicts_of_the_package(norm: Norm, epsilon: float,
     threat = Threat(norm, epsilon)
     moved = AutoAttackPart(part, threat)(undefended(), x, y)  # type: ignore[arg-type]
     with torch.no_grad():
-        stands = undefended()(moved).argmax(1) == y
+        robust = undefended()(moved).argmax(1) == y
     wanted = plain(part, threat, x, y)
     assert 0 < int(wanted.sum()) < 40  # both verdicts occur
-    assert torch.equal(stands, wanted)
+    assert torch.equal(robust, wanted)
     assert inside(threat, moved, x).all()
 
 
-def test_broken_examples_are_not_asked_again() -> None:
+def test_broken_examples_are_not_evaluated_again() -> None:
     x, y = digits(30)
-    asked = 0
+    evaluated = 0
 
     def counting(inputs: torch.Tensor) -> torch.Tensor:
-        nonlocal asked
-        asked += len(inputs)
+        nonlocal evaluated
+        evaluated += len(inputs)
         return undefended()(inputs)
 
     AutoAttackPart("apgd-ce", Threat("linf", 0.3))(Wrapped(counting, undefended()), x, y)
-    assert asked < 0.2 * 30 * 101  # the package alone asks 101 times about each
+    assert evaluated < 0.2 * 30 * 101  # the package alone evaluates each 101 times
 
 
 def test_early_exit_returns_wrong_answers_without_gradient_for_broken_rows() -> None:
@@ -119,7 +119,7 @@ def test_points_outside_the_ball_break_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_few_classes_and_tables_are_attacked_and_said(
+def test_few_classes_and_tables_are_attacked_and_reported(
     classes: int, names: list[str], note: str, norm: Norm
 ) -> None:
     model, x = linear(classes), 3 * torch.randn(12, 6, generator=seeded())

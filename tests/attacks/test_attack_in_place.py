@@ -1,4 +1,4 @@
-"""Models whose first layer works in place are attacked and judged like others."""
+"""Models whose first layer works in place are attacked and evaluated like others."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ PARTS = [AutoAttackPart(part, SMALL) for part in ("apgd-ce", "apgd-t", "fab-t")]
 
 
 class InPlace(nn.Module):
-    """Normalises what it is given, and not a copy of it."""
+    """Normalises its input in place."""
 
     def __init__(self, copies: bool) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ def test_kl_is_zero_only_at_the_clean_logits() -> None:
 
 
 def test_kl_is_computed_in_full_precision() -> None:
-    """Of bfloat16 logits too, which is what a network gives under autocast."""
+    """Also for bfloat16 logits, as under autocast."""
     z, y = logits()
     clean, moved = z.bfloat16(), z.flip(0).bfloat16()
     exact = kl_divergence(clean.float(), moved.float())

@@ -1,4 +1,4 @@
-"""PGD, for training and with restarts, against models whose worst point is known."""
+"""PGD, for training and with restarts, against models whose worst point has a closed form."""
 
 from dataclasses import replace
 
@@ -90,7 +90,7 @@ def test_restarts_break_what_one_step_leaves(loss: object) -> None:
     assert inside(threat, many, x).all()
 
 
-def test_restarts_return_the_worst_point_even_of_what_stands() -> None:
+def test_restarts_return_the_worst_point_of_robust_examples_too() -> None:
     x, y = digits(30)
     model = undefended()
     for attack in (RestartedPGD(Threat("linf", 0.02)), RestartedPGD(random_start=False)):
@@ -100,17 +100,17 @@ def test_restarts_return_the_worst_point_even_of_what_stands() -> None:
 
 def test_broken_examples_leave_at_once() -> None:
     x, y = digits(50)
-    asked: list[int] = []
+    evaluated: list[int] = []
 
     def counting(inputs: torch.Tensor) -> torch.Tensor:
-        asked.append(len(inputs))
+        evaluated.append(len(inputs))
         return undefended()(inputs)
 
     RestartedPGD(Threat("linf", 0.3), steps=20, restarts=3)(
         Wrapped(counting, undefended()), x, y, generator=seeded()
     )
-    assert asked == sorted(asked, reverse=True)
-    assert sum(asked) < 0.3 * 50 * 20  # one start of all examples would ask 1000 times
+    assert evaluated == sorted(evaluated, reverse=True)
+    assert sum(evaluated) < 0.3 * 50 * 20  # one start of all examples would be 1000 evaluations
 
 
 def test_an_example_that_is_wrong_already_is_left_as_it_is() -> None:
@@ -121,15 +121,15 @@ def test_an_example_that_is_wrong_already_is_left_as_it_is() -> None:
 
 def test_from_x_itself_one_ascent_is_enough() -> None:
     x, y = digits(20)
-    asked: list[int] = []
+    evaluated: list[int] = []
 
     def counting(inputs: torch.Tensor) -> torch.Tensor:
-        asked.append(len(inputs))
+        evaluated.append(len(inputs))
         return undefended()(inputs)
 
     attack = RestartedPGD(Threat("linf", 0.01), steps=4, restarts=3, random_start=False)
     attack(Wrapped(counting, undefended()), x, y)
-    assert len(asked) == 1 + 4 + 1  # the clean inputs, four steps, the last point
+    assert len(evaluated) == 1 + 4 + 1  # the clean inputs, four steps, the last point
     assert attack.passes == 3 * 4 + 1
 
 

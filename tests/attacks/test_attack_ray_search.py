@@ -1,4 +1,4 @@
-"""Ray search against a classifier whose distance to the boundary is known."""
+"""Ray search against a classifier whose distance to the boundary has a closed form."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_it_breaks_what_lies_within_reach_and_nothing_else(
     threat = Threat("linf", epsilon, low=None, high=None)
     moved = RaySearch(threat, trials=100)(Wrapped(linear), x, y)
     broken = linear(moved).argmax(1) != y
-    # A radius is known to a thousandth of the box.
+    # A radius is accurate to a thousandth of the box.
     resolution = (float(x.max() - x.min()) + 2 * epsilon) / 1000
     assert bool(broken[distance < epsilon - resolution].all())
     assert not bool(broken[distance > epsilon].any())

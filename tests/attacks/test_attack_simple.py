@@ -37,11 +37,11 @@ def test_noise_is_far_weaker_than_an_attack() -> None:
     assert noise > accuracy(model, RestartedPGD(THREAT)(model, x, y, generator=seeded()), y) + 0.3
 
 
-def test_transfer_attacks_the_surrogate_and_never_asks_the_model() -> None:
+def test_transfer_attacks_the_surrogate_and_never_calls_the_model() -> None:
     x, y = digits(20)
 
     def untouchable(_: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("a transfer attack asked the model")
+        raise AssertionError("a transfer attack called the model")
 
     moved = Transfer(FGSM(THREAT), undefended())(untouchable, x, y)
     assert torch.equal(moved, FGSM(THREAT)(undefended(), x, y))
@@ -49,7 +49,7 @@ def test_transfer_attacks_the_surrogate_and_never_asks_the_model() -> None:
 
 
 def test_a_lasting_attack_goes_on_beyond_the_surrogates_boundary() -> None:
-    """Where it would stop, little carries over to another network."""
+    """An attack that stops at the surrogate's boundary transfers badly."""
     x, y = digits(100)
     target, surrogate = undefended(), undefended(norm=True)
     losses, standing = [], []

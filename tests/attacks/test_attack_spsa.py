@@ -100,15 +100,15 @@ def test_the_best_iterate_is_kept() -> None:
 
 def test_broken_examples_leave_at_once() -> None:
     x, y = digits(30)
-    asked: list[int] = []
+    evaluated: list[int] = []
 
     def counting(inputs: torch.Tensor) -> torch.Tensor:
-        asked.append(len(inputs))
+        evaluated.append(len(inputs))
         return undefended()(inputs)
 
     attack = SPSA(Threat("linf", 0.4), iterations=50, samples=10, step_size=0.1)
     attack(Wrapped(counting, undefended()), x, y, generator=seeded())
-    assert sum(asked) < 0.5 * 30 * attack.passes
+    assert sum(evaluated) < 0.5 * 30 * attack.passes
 
 
 def test_in_l2_the_strong_rule_finds_what_pgd_finds() -> None:
@@ -134,7 +134,7 @@ def test_wrong_options_are_refused(option: str) -> None:
 
 @pytest.mark.parametrize(("norm", "epsilon"), [("linf", 0.5), ("l2", 0.5), ("linf", 3.0)])
 def test_the_edge_of_a_wide_ball_is_reached(norm: Norm, epsilon: float) -> None:
-    """The paper's step of 0.01 goes no further than 0.32 in 32 iterations."""
+    """The paper's step of 0.01 reaches at most 0.32 in 32 iterations."""
     threat = Threat(norm, epsilon, None, None)
     x = torch.tensor([[0.8 * epsilon, 0.0]])
     model = Wrapped(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1))

@@ -19,7 +19,7 @@ def digits(n: int = 100) -> tuple[Tensor, Tensor]:
 def undefended(norm: bool = False) -> nn.Module:
     """A convolutional network for digits, trained as usual, with or without BatchNorm.
 
-    One and the same object each time: tests may ask it, not change it.
+    The same object each time: tests may call it but not change it.
     """
     train = load("digits").train
     with torch.random.fork_rng():
@@ -38,7 +38,7 @@ def undefended(norm: bool = False) -> nn.Module:
 
 
 def linear(classes: int = 2, features: int = 6) -> nn.Module:
-    """Logits W x + b, where the best attack is known in closed form."""
+    """Logits W x + b, where the best attack has a closed form."""
     model = nn.Linear(features, classes)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
@@ -48,7 +48,7 @@ def linear(classes: int = 2, features: int = 6) -> nn.Module:
 
 
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The share of right answers."""
+    """The share of correct answers."""
     with torch.no_grad():
         return float((model(x).argmax(1) == y).float().mean())
 

@@ -47,7 +47,7 @@ def test_every_other_penalty_is_compared_with() -> None:
     assert table.rows[0][table.headings.index("Δ AA")].startswith("**+10.0 [")
 
 
-def test_without_a_control_nothing_is_said() -> None:
+def test_without_a_control_there_is_no_table() -> None:
     assert penalty_table(results_of([run("off", 10), run("taser", 60)])) is None
 
 

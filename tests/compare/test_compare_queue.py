@@ -15,7 +15,7 @@ from taser.compare._jobs import Runs, run_all, run_here
 
 
 def double(folder: Path, job: dict[str, Any], _: object) -> dict[str, Any]:
-    """Writes down that it ran, and gives twice the number."""
+    """Records that it ran and returns twice the number."""
     with (folder / "calls").open("a") as stream:
         stream.write("x")
     return {"value": 2 * job["value"]}
@@ -77,7 +77,7 @@ def test_processes_do_every_job_and_a_job_waits_for_the_one_that_it_needs(tmp_pa
     assert (tmp_path / "order").read_text().split() == ["job2", "job0", "job1"]
 
 
-def test_a_job_in_other_hands_is_left_alone_and_taken_over_when_they_let_go(tmp_path: Path) -> None:
+def test_a_locked_job_is_skipped_and_taken_when_the_lock_is_released(tmp_path: Path) -> None:
     runs = filled(tmp_path, 2)
     lock = FileLock(tmp_path / "job0" / ".lock")
     lock.acquire()
@@ -93,7 +93,7 @@ def test_a_job_in_other_hands_is_left_alone_and_taken_over_when_they_let_go(tmp_
     assert runs.finished("job0")
 
 
-def test_what_is_in_hand_can_be_watched(tmp_path: Path) -> None:
+def test_running_jobs_report_progress(tmp_path: Path) -> None:
     runs = filled(tmp_path, 2)
     seen: list[tuple[int, int, str]] = []
 
@@ -109,7 +109,7 @@ def test_what_is_in_hand_can_be_watched(tmp_path: Path) -> None:
     assert runs.status(runs.names()) == (2, 2, "2 of 2 runs")
 
 
-def test_the_note_of_a_process_that_died_is_not_believed_for_long(tmp_path: Path) -> None:
+def test_the_status_of_a_dead_process_expires(tmp_path: Path) -> None:
     runs = filled(tmp_path, 1)
     note = tmp_path / "job0" / "doing.txt"
     note.write_text("25% epoch 1/4\n")
@@ -126,7 +126,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
-    """The jobs behind it are done, but for those that need it."""
+    """The later jobs run, except those that depend on it."""
     runs = Runs(tmp_path)
     runs.add({"job0": {"value": 0, "error": "no such data"}, "job1": {"value": 1},
               "job2": {"value": 2, "start": "job0"}})  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
     assert runs.finished("job1")
 
 
-def test_a_killed_process_lets_go_of_its_job(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_job(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add({"job0": {"value": 1, "sleep": 600}})
     with subprocess.Popen([sys.executable, "-c", WORK, str(tmp_path / "job0")]) as worker:
@@ -158,7 +158,7 @@ def test_a_killed_process_lets_go_of_its_job(tmp_path: Path) -> None:
             assert worker.poll() is None
             time.sleep(0.01)
         run_here(tmp_path / "job0", double)
-        assert runs.result("job0") is None  # it is in the worker's hands
+        assert runs.result("job0") is None  # the worker holds its lock
         worker.kill()
     run_here(tmp_path / "job0", double)
     assert runs.result("job0") == {"value": 2}
@@ -175,7 +175,7 @@ run_all(Runs(Path(sys.argv[1])), ["job0"], [sys.executable, "-c", CODE])
 
 
 def test_sigterm_stops_the_processes_too(tmp_path: Path) -> None:
-    """They would go on for hours, out of sight."""
+    """Otherwise they would run on in the background."""
     slow = {"recipe": "digits/standard", "overrides": ["loop.epochs=100000"], "choices": [],
             "method": "standard", "variant": "off", "seed": 0}  # fmt: skip
     Runs(tmp_path).add({"job0": slow})
@@ -186,7 +186,7 @@ def test_sigterm_stops_the_processes_too(tmp_path: Path) -> None:
             time.sleep(0.05)
         parent.terminate()
         assert parent.wait(30) == 128 + 15
-    for _ in range(300):  # the worker lets go of its job once it is gone
+    for _ in range(300):  # a dead worker releases its lock
         try:
             with FileLock(tmp_path / "job0" / ".lock", timeout=0):
                 return

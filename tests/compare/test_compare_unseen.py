@@ -1,4 +1,4 @@
-"""Networks of a study under threats that their training did not know."""
+"""Networks of a comparison under threats that were not used in training."""
 
 import shutil
 from dataclasses import asdict, replace
@@ -21,7 +21,7 @@ CONFIG = ComparisonConfig(
     overrides=["data.examples=200", "loop.epochs=1", "validation.steps=1", "model.width=4",
                "loop.threads=1"],
 )  # fmt: skip
-ASKED = [{"epsilon": 0.3}, {"norm": "l2", "epsilon": "8/255"}]
+UNSEEN = [{"epsilon": 0.3}, {"norm": "l2", "epsilon": "8/255"}]
 RUN = "0-2-train-0-standard-off"
 
 
@@ -31,12 +31,12 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("unseen")
     finished(CONFIG, out)
     before = (out / "runs" / RUN / "result.json").stat().st_mtime_ns
-    finished(replace(CONFIG, unseen=ASKED), out)
+    finished(replace(CONFIG, unseen=UNSEEN), out)
     assert (out / "runs" / RUN / "result.json").stat().st_mtime_ns == before
     return out
 
 
-def test_a_finished_run_is_judged_under_more_threats(evaluated: Path) -> None:
+def test_a_finished_run_is_evaluated_under_more_threats(evaluated: Path) -> None:
     assert Runs(evaluated / "runs").names() == [RUN, f"{RUN}-l2-8_255", f"{RUN}-linf-0.3"]
     results = read_results(evaluated)
     (trained,) = results.runs
@@ -63,7 +63,7 @@ def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
     shutil.copytree(evaluated / "runs", tmp_path, dirs_exist_ok=True)
     (tmp_path / RUN / "run" / "best.safetensors").unlink()
     runs = Runs(tmp_path)
-    runs.add(replace(CONFIG, unseen=[*ASKED, {"epsilon": 0.1}]).jobs())
+    runs.add(replace(CONFIG, unseen=[*UNSEEN, {"epsilon": 0.1}]).jobs())
     run_here(tmp_path / f"{RUN}-linf-0.1", run_job)
     assert runs.failures() == {
         f"{RUN}-linf-0.1": f"the weights of {RUN} are gone: train it in another folder\n"
@@ -71,7 +71,7 @@ def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("unseen", "message"),
     [
         ([{"norm": "l2"}], "such as {norm: l2, epsilon: 0.6}"),
         ([{"epsilon": 0.1, "steps": 3}], "such as {norm: l2, epsilon: 0.6}"),
@@ -81,14 +81,14 @@ def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
         ([{"epsilon": 8}], "did you mean 8/255"),
     ],
 )
-def test_wrong_threats_are_told_before_training(asked: object, message: str) -> None:
+def test_wrong_threats_are_refused_before_training(unseen: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        from_mapping(ComparisonConfig, {**asdict(CONFIG), "unseen": asked}, "study.yaml")
+        from_mapping(ComparisonConfig, {**asdict(CONFIG), "unseen": unseen}, "study.yaml")
 
 
 def test_attacks_on_fewer_examples_are_not_enough() -> None:
     with pytest.raises(ValueError, match="tried on all n examples"):
-        replace(CONFIG, fewer={"noise": 20, "fgsm": 20}, unseen=ASKED)
+        replace(CONFIG, fewer={"noise": 20, "fgsm": 20}, unseen=UNSEEN)
 
 
 def test_gains_are_over_the_method_alone_and_over_the_other_penalty() -> None:

@@ -41,7 +41,7 @@ from taser.training import read_recipe, to_yaml
 
 
 def run(variant: str, right: int, *, seed: int = 0, n: int = 100, method: str = "pgd") -> RunResult:
-    """A run in which every example is right when clean, and the first `right` under attack."""
+    """A run in which every clean example is correct, and the first `right` under attack."""
     standing = torch.arange(n) < right
     attack = Verdicts(standing, torch.zeros(n), torch.full((n,), -1), ("one",))
     record = Evaluation(
@@ -98,7 +98,7 @@ def test_a_gain_that_scatters_over_seeds_is_significant_for_these_networks_alone
     ]
 
 
-def test_one_seed_says_nothing_of_others() -> None:
+def test_one_seed_has_no_interval_over_seeds() -> None:
     found = rows([run("off", 40), run("taser", 60)], ["clean", "autoattack"])
     assert found[1].gain_retrained is None
     assert seed_table(found) is None
@@ -165,7 +165,7 @@ def test_jobs_of_a_table() -> None:
 
 
 def test_folders_have_plain_names() -> None:
-    """Which every file system and archive bears."""
+    """Valid on every file system and in every archive."""
     assert job_name("pgd", "taser λ=0.1", 0) == "0-2-train-1-pgd-taser_lambda=0.1"
     assert job_name("pgd", "t = 10 without c_t", 2) == "2-2-train-1-pgd-t_=_10_without_c_t"
 
@@ -313,13 +313,13 @@ def test_a_small_comparison_from_training_to_report(tmp_path: Path) -> None:
         ("off", False), ("off", True), ("taser", True)
     }  # fmt: skip
     (audit,) = (run.diagnostics["audit"] for run in results.runs if "audit" in run.diagnostics)
-    assert audit["n"] >= 30  # of ten too few are right, so more are asked
+    assert audit["n"] >= 30  # of ten too few are correct, so more are used
     assert audit["given"] > 10
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 5
 
 
 def test_a_comparison_on_a_table_of_features(tmp_path: Path) -> None:
-    """Which lie outside of [0, 1], so that attacks have no box."""
+    """Features lie outside of [0, 1], so attacks have no box."""
     config = ComparisonConfig(
         methods=("standard",), variants={"off": [], "gradient": ["regulariser.name=gradient-norm"]},
         n=60, epsilon=0.1, attacks=("fgsm",), audited=40,
@@ -340,8 +340,8 @@ def test_python_compares_in_processes_of_its_own(tmp_path: Path) -> None:
     assert (row.method, row.variant, row.n["fgsm"]) == ("standard", "off", 10)
 
 
-def test_an_interval_knows_that_seeds_answer_the_same_examples() -> None:
-    """Three copies of one network say no more than one of them."""
+def test_an_interval_pairs_the_examples_of_all_seeds() -> None:
+    """Three copies of one network give no more evidence than one."""
     once = rows([run("off", 40), run("taser", 60)], ["autoattack"])[1]
     runs = [run(variant, right, seed=seed) for variant, right in (("off", 40), ("taser", 60))
             for seed in range(3)]  # fmt: skip
@@ -389,7 +389,7 @@ def test_the_table_of_a_search_marks_what_was_chosen(tmp_path: Path) -> None:
 
 
 def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
-    """With one worker that may be the control's, and its log may be gone."""
+    """With one worker the first run may be the control's, without a log."""
     only = run("gradient", 3)
     only.diagnostics["curve"] = {"epsilons": [0, 1], "accuracies": [1, 0], "n": 9}
     searched(tmp_path / "runs")
@@ -482,7 +482,7 @@ def test_audits_have_a_table() -> None:
 
 
 def test_seeds_of_another_recipe_are_not_mixed(tmp_path: Path) -> None:
-    """A kept study goes on by the recipes of today, which may name another penalty."""
+    """A kept comparison continues with today's recipes, which may name another penalty."""
     config = ComparisonConfig(
         methods=("standard",), seeds=(0, 1), n=4, attacks=("fgsm",), epsilon=0.1,
         overrides=["data.examples=64", "loop.epochs=1", "validation.examples=8", "model.width=4"],
@@ -501,7 +501,7 @@ def test_seeds_of_another_recipe_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_a_search_may_try_several_noise_levels(tmp_path: Path) -> None:
-    """Its candidates are to differ; in what they do not name they are still to be alike."""
+    """Candidates may differ in the noise level; all other keys have to be equal."""
     tried = [["regulariser.timestep=20"], ["regulariser.timestep=200"]]
     small = ["loop.epochs=1", "data.examples=64", "model.width=2", "regulariser.name=taser"]
     search = Search(candidates={"off": [[]], "taser": tried}, overrides=small)

@@ -66,7 +66,7 @@ def test_records_are_read_as_the_runs_are(finished: Path, tmp_path: Path) -> Non
     assert read_records(tmp_path / "again") == own.records
 
 
-def test_the_reader_of_the_readme_reads_them(
+def test_the_code_of_the_readme_reads_them(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """With another folder, method, variant and attack."""
@@ -98,7 +98,7 @@ def test_kept_records_of_the_repository_are_read() -> None:
 
 
 def test_a_folder_of_an_older_version_is_read(finished: Path, tmp_path: Path) -> None:
-    """Whose results had other names for three of their keys."""
+    """Older results had other names for three keys."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.glob("runs/*/result.json"):
         text = (

@@ -33,10 +33,10 @@ def small(image: tuple[int, int, int]) -> Arrays:
 
 
 def shrunk(name: str, arrays: Arrays) -> Downloadable:
-    known = find(name)
-    assert isinstance(known, Downloadable)
+    dataset = find(name)
+    assert isinstance(dataset, Downloadable)
     sha256 = sha256_of_arrays(arrays.values())
-    return dataclasses.replace(known, train=50, test=10, sha256=sha256, sources={})
+    return dataclasses.replace(dataset, train=50, test=10, sha256=sha256, sources={})
 
 
 @pytest.fixture
@@ -51,17 +51,17 @@ def mnist_arrays() -> Arrays:
 
 @pytest.fixture
 def small_cifar(cifar_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
-    """A CIFAR-10 of sixty images, the only data set that is known; nowhere to fetch it from."""
-    known = shrunk("cifar10", cifar_arrays)
-    monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
-    return known
+    """A CIFAR-10 of sixty images, the only data set in the registry; nowhere to fetch it from."""
+    dataset = shrunk("cifar10", cifar_arrays)
+    monkeypatch.setattr("taser.data._registry.DATASETS", (dataset,))
+    return dataset
 
 
 @pytest.fixture
 def small_mnist(mnist_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
-    known = shrunk("mnist", mnist_arrays)
-    monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
-    return known
+    dataset = shrunk("mnist", mnist_arrays)
+    monkeypatch.setattr("taser.data._registry.DATASETS", (dataset,))
+    return dataset
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_a_state_of_batches_that_dropped_the_last_goes_on_without_it() -> None:
 
 @pytest.mark.parametrize("stop", [0, 3, 5, 7, 12])
 def test_a_resumed_run_sees_the_same_batches(stop: int) -> None:
-    """Whatever was drawn elsewhere in between; at the edge of an epoch as in the middle."""
+    """Independent of other random draws, at the end of an epoch and inside it."""
     data = split()
 
     def fresh() -> Batches:

@@ -48,7 +48,7 @@ def test_rounding_beyond_one_is_allowed_and_vectors_have_no_bounds() -> None:
     Split(torch.full((2, 3), 1e6), torch.arange(2))
 
 
-def test_bytes_stand_for_the_floats_they_become() -> None:
+def test_bytes_equal_the_floats_they_become() -> None:
     stored = torch.randint(256, (9, 3, 4, 4), dtype=torch.uint8)
     in_bytes = Split(stored, torch.arange(9))
     in_floats = Split(stored.float() / 255, torch.arange(9))

@@ -22,7 +22,7 @@ Write = Callable[[Files], Path]
 
 @dataclasses.dataclass
 class FakeSource:
-    """A way to get files that counts how often it was asked, and may misbehave."""
+    """A way to get files that counts its calls and may fail."""
 
     path: Path
     name: str = "test"
@@ -121,7 +121,7 @@ def test_next_source_is_tried(
     assert manifest.source == "two"
 
 
-def test_one_source_can_be_asked_for_by_name(
+def test_one_source_can_be_chosen_by_name(
     offer: Callable, row_files: Files, as_tar: Write, root: Path
 ) -> None:
     one, two = FakeSource(as_tar(row_files), "one"), FakeSource(as_tar(row_files), "two")

@@ -58,7 +58,7 @@ def test_grey_sets_are_the_published_ones(name: str, published: float) -> None:
 
 
 def test_loading_fifty_thousand_images_takes_under_three_seconds(cifar10: Dataset) -> None:
-    """Of this process's own time, and the least of three: other work may hold cores and memory."""
+    """Processor time, the smallest of three, since other work may share the machine."""
     del cifar10  # only to have it fetched, and its files in the memory of the system
     seconds = []
     for _ in range(3):

@@ -110,7 +110,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_archive_cannot_reach_outside(tmp_path: Path) -> None:
-    """Neither by its members' names nor by links; and nothing is written at all."""
+    """Neither by names nor by links; nothing is written."""
     secret = tmp_path / "secret"
     secret.write_text("secret")
     path = tmp_path / "evil.tar"

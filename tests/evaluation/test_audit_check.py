@@ -62,7 +62,7 @@ def test_a_skipped_check_is_neither_passed_nor_failed() -> None:
 
 
 @pytest.mark.parametrize("budget", [20, 200])
-def test_a_budget_changes_when_the_step_is_judged(budget: int) -> None:
+def test_a_budget_scales_the_checkpoints_of_the_step_size(budget: int) -> None:
     """Shares of all steps, as the package takes them of its 100."""
     attack = Budgeted("apgd-t", Threat("linf", 0.1), budget=budget)
     x = torch.rand(4, 1, 8, 8)

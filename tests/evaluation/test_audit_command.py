@@ -92,7 +92,7 @@ def test_a_masked_model_has_exit_code_three(
     assert record["verdict"] == "do not trust"
 
 
-def test_shift_says_what_was_skipped_and_told(weights: Path, tmp_path: Path) -> None:
+def test_shift_reports_skipped_corruptions_and_findings(weights: Path, tmp_path: Path) -> None:
     arguments = (
         "shift", "--model", "cnn", "--option", "width=8", "--weights", weights, "--examples", "60",
         "--other", "digits", "--epsilon", "0.2", "--out", tmp_path, "--json",

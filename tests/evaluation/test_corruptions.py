@@ -33,7 +33,7 @@ def generator() -> torch.Generator:
 
 
 def pictures(*shape: int) -> Tensor:
-    """Smooth pictures: noise would be blurred to grey at once."""
+    """Smooth pictures, since blur turns noise into grey."""
     coarse = torch.rand(shape[0], shape[1], 4, 4, generator=generator())
     return F.interpolate(coarse, shape[2:], mode="bilinear", align_corners=True)
 

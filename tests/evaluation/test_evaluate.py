@@ -156,7 +156,7 @@ def test_odd_answers_are_findings(spoil: str) -> None:
     assert spoil in {finding.name for finding in result.findings}
 
 
-def test_a_model_in_train_mode_is_told_and_left_there() -> None:
+def test_a_model_in_train_mode_gives_a_finding_and_stays_in_train_mode() -> None:
     model = Answers("none").train()
     model.spoil = ""
     model.forward = model.inner.forward  # type: ignore[method-assign]
@@ -214,14 +214,14 @@ def test_the_device_is_that_of_the_weights() -> None:
     assert device_of(Wrapped(torch.sin), x) == x.device
 
 
-@pytest.mark.parametrize("ask", [taser.evaluate, accuracy_curve, audit])
-def test_a_function_has_to_be_wrapped(ask: Callable) -> None:
+@pytest.mark.parametrize("measure", [taser.evaluate, accuracy_curve, audit])
+def test_a_function_has_to_be_wrapped(measure: Callable) -> None:
     with pytest.raises(TypeError, match=r"torch\.nn\.Module.*taser\.models\.Wrapped"):
-        ask(lambda x: undefended()(x), *digits(40))
+        measure(lambda x: undefended()(x), *digits(40))
 
 
 @pytest.mark.parametrize(
-    ("module", "ask"),
+    ("module", "measure"),
     [
         ("_evaluate", taser.evaluate),
         ("_evaluate", accuracy_curve),
@@ -231,13 +231,13 @@ def test_a_function_has_to_be_wrapped(ask: Callable) -> None:
     ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_examples_go_where_the_weights_are(
-    module: str, ask: Callable, monkeypatch: pytest.MonkeyPatch
+    module: str, measure: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The meta device stands for a GPU: its tensors have no numbers to go on with."""
+    """The meta device simulates a GPU: its tensors hold no numbers."""
     place = import_module(f"taser.evaluation.{module}")
     monkeypatch.setattr(place, "device_of", lambda *_: torch.device("meta"))
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
-        ask(undefended(), *digits(40))
+        measure(undefended(), *digits(40))
 
 
 def test_outliers_of_a_table_do_not_overstate_robustness() -> None:
@@ -259,10 +259,10 @@ from attacks.victims import digits, undefended
 import taser
 from taser.attacks import RestartedPGD, Threat
 threat = Threat("linf", 0.05)
-told = []
+reported = []
 def progress(*_):
-    told.append(1)
-    if len(sys.argv) > 3 and len(told) == 5:  # in the middle of the batches
+    reported.append(1)
+    if len(sys.argv) > 3 and len(reported) == 5:  # in the middle of the batches
         os.kill(os.getpid(), signal.SIGKILL)
 taser.evaluate(undefended(), *digits(60), threat=threat, n=60, batch_size=3, out=sys.argv[1],
                attacks=[RestartedPGD(threat, steps=20, restarts=2)], progress=progress)
@@ -311,7 +311,7 @@ def test_the_same_weights_used_in_another_way_are_another_model(tmp_path: Path) 
         taser.evaluate(Wrapped(lambda x: -model(x), model), *digits(20), **options)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     seen: list[tuple[int, int, str]] = []
     attack = RestartedPGD(THREAT, steps=3, restarts=1)
     taser.evaluate(
@@ -355,14 +355,14 @@ def noisy(x: Tensor) -> Tensor:
     return z + 2 * torch.randn_like(z)
 
 
-def test_a_model_that_draws_is_judged_the_same_again(tmp_path: Path) -> None:
-    """By every stage of AutoAttack, in one go or from what a folder keeps."""
+def test_a_random_model_gets_the_same_verdicts_again(tmp_path: Path) -> None:
+    """By every stage of AutoAttack, in one run or resumed from a folder."""
     x, y = digits(60)
-    asked = {"threat": THREAT, "attacks": ("fab-t", "pgd"), "n": 60, "batch_size": 20}
+    options = {"threat": THREAT, "attacks": ("fab-t", "pgd"), "n": 60, "batch_size": 20}
     found = []
     for seed, out in ((1, None), (2, tmp_path), (3, tmp_path)):
         torch.manual_seed(seed)
-        found.append(taser.evaluate(Wrapped(noisy, undefended()), x, y, out=out, **asked))  # type: ignore[arg-type]
+        found.append(taser.evaluate(Wrapped(noisy, undefended()), x, y, out=out, **options))  # type: ignore[arg-type]
     assert found[0].clean.equal(found[1].clean)
     for other in found[1:]:
         assert other.robust.equal(found[0].robust)
@@ -391,16 +391,16 @@ def test_a_batch_that_an_older_version_stored_is_read(tmp_path: Path) -> None:
     assert (batch.findings[0].name, batch.seconds) == ("a", 2.0)
 
 
-def test_a_folder_of_a_model_that_hid_its_gradient_is_not_believed(tmp_path: Path) -> None:
+def test_records_of_a_model_without_gradient_are_not_reused(tmp_path: Path) -> None:
     """The repaired model has the same weights and answers, and is not as robust."""
     inner, (x, y) = undefended(), digits(30)
-    asked = {"threat": THREAT, "attacks": ("pgd",), "n": 30, "out": tmp_path}
-    taser.evaluate(Wrapped(lambda x: inner(x).detach(), inner), x, y, **asked)  # type: ignore[arg-type]
+    options = {"threat": THREAT, "attacks": ("pgd",), "n": 30, "out": tmp_path}
+    taser.evaluate(Wrapped(lambda x: inner(x).detach(), inner), x, y, **options)  # type: ignore[arg-type]
     with pytest.raises(OtherRun, match="oddities"):
-        taser.evaluate(Wrapped(lambda x: inner(x), inner), x, y, **asked)  # type: ignore[arg-type]
+        taser.evaluate(Wrapped(lambda x: inner(x), inner), x, y, **options)  # type: ignore[arg-type]
 
 
-def test_an_attack_of_ones_own_is_known_by_its_options(tmp_path: Path) -> None:
+def test_a_custom_attack_is_identified_by_its_options(tmp_path: Path) -> None:
     class Mine:
         name = "mine"
         threat = THREAT

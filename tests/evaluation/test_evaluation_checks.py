@@ -1,4 +1,4 @@
-"""Bad input is told: an error where figures would mean nothing, a finding where they are odd."""
+"""Bad input: an error where figures would mean nothing, a finding where they are suspect."""
 
 import copy
 from collections.abc import Callable
@@ -73,13 +73,13 @@ def test_epsilon_in_other_units_is_refused(norm: str, epsilon: float, message: s
 @pytest.mark.parametrize(
     "threat", [Threat("linf", 0.5), Threat("l2", 8), Threat("l2", 8, None, None)]
 )
-def test_an_epsilon_that_none_can_stand_is_a_finding(threat: Threat) -> None:
+def test_an_epsilon_that_reaches_other_classes_is_a_finding(threat: Threat) -> None:
     (finding,) = check_data(*digits(100), threat)
     assert finding.name == "epsilon"
     assert "no model can be right around both" in finding.message
 
 
-def test_half_way_to_another_class_is_the_most_that_can_be_stood() -> None:
+def test_half_the_distance_to_another_class_bounds_the_radius() -> None:
     x, y = torch.tensor([[0.0, 0.0], [0.4, 0.3], [0.1, 0.0]]), torch.tensor([0, 1, 0])
     for norm, nearest in (("linf", [0.4, 0.3, 0.3]), ("l2", [0.5, 0.18**0.5, 0.18**0.5])):
         found = _half_distance(x, y, Threat(norm, 0.1))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_half_way_to_another_class_is_the_most_that_can_be_stood() -> None:
 
 
 class Wrapped(nn.Module):
-    """A network with something done to its answers."""
+    """A network with a change of its outputs."""
 
     def __init__(self, after: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -120,17 +120,17 @@ def test_models_without_usable_logits_are_refused(after: Callable, message: str)
         (lambda z: z - z.mean(0), "coupled"),
     ],
 )
-def test_odd_models_are_told(after: Callable, finding: str) -> None:
+def test_odd_models_give_findings(after: Callable, finding: str) -> None:
     assert findings(Wrapped(after).eval()) == {finding}
 
 
-def test_asking_leaves_randomness_alone() -> None:
+def test_evaluation_keeps_the_random_state() -> None:
     before = torch.get_rng_state()
     findings(Wrapped(lambda z: z + torch.randn_like(z)).eval())
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_train_mode_is_told_and_left() -> None:
+def test_train_mode_gives_a_finding_and_stays() -> None:
     model = copy.deepcopy(undefended(norm=True)).train()
     assert findings(model) == {"train mode"}
     assert model.training

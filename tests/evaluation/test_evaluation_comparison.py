@@ -73,7 +73,7 @@ def test_only_what_all_have_in_common_is_compared() -> None:
     assert compare(models).columns == ["clean", "a"]
 
 
-def test_models_without_an_attack_in_common_are_not_called_more_robust() -> None:
+def test_models_without_a_common_attack_are_not_ranked() -> None:
     models = {name: record(standing(range(500)), attacks=(name,)) for name in ("a", "b")}
     with pytest.raises(ValueError, match=r"no attack with the same settings.*a: a; b: b"):
         compare(models)

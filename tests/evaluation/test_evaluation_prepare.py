@@ -104,7 +104,7 @@ class Hiding(nn.Module):
 
 
 class Viewing(nn.Module):
-    """Wants images with channels outermost."""
+    """Needs images with channels first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whose accuracy is whose, what is told, and when two records are the same."""
+"""Accuracy of each attack and stage, findings, and when two records are equal."""
 
 import copy
 import warnings
@@ -28,7 +28,7 @@ QUICK_SPSA = SPSA(THREAT, iterations=5, samples=16)
 
 
 def verdicts(evaluation: Evaluation) -> dict:
-    """Everything of a record but the time it took."""
+    """A record without its times."""
     numbers = {name: v.numbers() for name, v in evaluation.attacks.items()}
     for attack in numbers.values():
         del attack["seconds"]
@@ -52,7 +52,7 @@ def test_each_attack_has_an_accuracy_of_its_own() -> None:
     assert torch.equal(both.attacks["spsa"].correct, alone.attacks["spsa"].correct)
 
 
-def test_stages_of_a_cascade_share_the_work_and_are_told_apart() -> None:
+def test_stages_of_a_cascade_share_the_work_and_are_recorded_separately() -> None:
     cascade = Cascade("cascade", (FGSM(THREAT), PGD))
     found = quick(attacks=(cascade,)).attacks["cascade"]
     first = quick(attacks=(FGSM(THREAT),)).attacks["fgsm"]
@@ -88,7 +88,7 @@ def test_warnings_of_attacks_become_findings_once() -> None:
     assert [str(f) for f in found.findings] == ["fgsm: gradients look odd"]
 
 
-def test_what_is_run_instead_is_told() -> None:
+def test_replaced_attacks_are_reported() -> None:
     x, y = digits(8)
     model = nn.Sequential(undefended(), nn.Linear(10, 2)).eval()
     (finding,) = attack_findings(model, x, y % 2, [autoattack(THREAT, classes=2)])

@@ -1,4 +1,4 @@
-"""Statistics of out-of-distribution inputs, where their values are known."""
+"""Statistics of out-of-distribution inputs, where their values have closed forms."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_more_probes_come_closer_to_the_laplacian(model: nn.Module) -> None:
     assert bool(((few.mean(0) - many).abs() < 4 * error + 1e-3).all())
 
 
-def test_far_inputs_are_told_by_the_score_and_near_ones_are_not(model: nn.Module) -> None:
+def test_the_score_detects_far_inputs_and_not_near_ones(model: nn.Module) -> None:
     data = Gaussian(torch.zeros(5, dtype=torch.float64), 1.0)
     reference, x, same = (data.sample(200, generator(seed)) for seed in range(3))
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Score quality against what is known: a perfect score, a spoiled one, an equivariant one."""
+"""Score quality in closed form: a perfect score, a spoiled one, an equivariant one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Accuracy under shift, for models whose answers are known."""
+"""Accuracy under shift, for models whose answers have closed forms."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_the_interval_is_that_of_a_share(examples: tuple[Tensor, Tensor]) -> Non
     lighten = Corruption("lighten", lambda x, _level, _: x + 1.0, (1,) * 5)
     accuracy = shift(bright, x, y, corruptions=(lighten,)).accuracy("lighten", 1)
     error = math.sqrt(accuracy.value * (1 - accuracy.value) / 300)
-    # A percentile of 1000 resamples is itself known to about a tenth of the error.
+    # A percentile of 1000 resamples is itself accurate to about a tenth of the error.
     assert accuracy.high - accuracy.low == pytest.approx(2 * 1.96 * error, rel=0.15)
 
 

@@ -19,7 +19,7 @@ from taser.evaluation import (
 
 def test_the_interval_of_an_accuracy_covers_it_as_often_as_it_says() -> None:
     """300 samples of 200 at p = 0.3: coverage within three standard errors of 95 %, as bootstrap
-    intervals of a proportion of this size are known to be within about one point of nominal."""
+    intervals of a proportion of this size are within about one point of nominal."""
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(300):
@@ -83,7 +83,7 @@ def test_the_interval_with_other_seeds_needs_two() -> None:
 
 
 def test_the_paired_interval_is_the_bootstraps() -> None:
-    """Against resampling the rows themselves, the slow way; to the error of 10,000 draws."""
+    """Against resampling the rows one by one, to the error of 10,000 draws."""
     rng = np.random.default_rng(1)
     first, second = torch.from_numpy(rng.random(300) < 0.6), torch.from_numpy(rng.random(300) < 0.5)
     found = difference_interval(first, second)
@@ -98,7 +98,7 @@ def test_the_paired_interval_is_the_bootstraps() -> None:
 
 
 def test_several_answers_to_an_example_are_drawn_together() -> None:
-    """Against resampling whole columns, the slow way: three networks that mostly agree."""
+    """Against resampling whole columns one by one: three networks that mostly agree."""
     rng = np.random.default_rng(2)
     easy = rng.random(200)
     correct = torch.from_numpy(np.stack([easy + 0.1 * rng.random(200) < 0.6 for _ in range(3)]))
@@ -125,7 +125,7 @@ def test_pairing_counts() -> None:
     assert not wide.excludes_zero()
 
 
-def test_all_right_or_all_wrong_still_leaves_doubt() -> None:
+def test_an_accuracy_of_zero_or_one_has_an_interval() -> None:
     nothing = accuracy_interval(torch.zeros(100, dtype=torch.bool))
     assert nothing.low == nothing.value == 0
     assert nothing.high == pytest.approx(1 - 0.025 ** (1 / 100))

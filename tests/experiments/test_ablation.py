@@ -54,7 +54,7 @@ def test_from_settings_to_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_older_record_can_be_read(tmp_path: Path) -> None:
-    """In which the default was called "TASER as it is"."""
+    """Older records call the default "TASER as it is"."""
     ablation.main([str(ROOT / "results" / "ablation"), "--out", str(tmp_path)])
     recorded = (ROOT / "results" / "ablation" / "table.md").read_text()
     lines = (tmp_path / "table.md").read_text().splitlines()
@@ -62,7 +62,7 @@ def test_an_older_record_can_be_read(tmp_path: Path) -> None:
     assert all(line in recorded for line in lines if line.startswith("| Standard"))
 
 
-def test_no_run_with_taser_is_said(tmp_path: Path) -> None:
+def test_no_run_with_taser_is_reported(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs")
     runs.add(config({"off": []}).jobs())
     run_here(runs.folder / job_name("standard", "off", 0), run_job)

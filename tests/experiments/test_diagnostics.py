@@ -64,7 +64,7 @@ def corrupted(variant: str, right: list[int], seed: int = 0) -> RunResult:
     return made
 
 
-def test_the_corruptions_of_an_example_are_paired_and_kinds_told_apart() -> None:
+def test_the_corruptions_of_an_example_are_paired_and_reported_by_kind() -> None:
     """Every example's change is the same, so that drawing others changes nothing."""
     runs = [corrupted("off", [1] * 50), corrupted("off", [2] * 50, seed=1),
             corrupted("taser", [2] * 50), corrupted("taser", [4] * 50, seed=1)]  # fmt: skip
@@ -77,14 +77,14 @@ def test_the_corruptions_of_an_example_are_paired_and_kinds_told_apart() -> None
     assert corrupted_table(by_row(results_of([run("off", 1)]))) is None
 
 
-def test_few_differences_are_judged_by_the_sign_test() -> None:
+def test_few_differences_use_the_sign_test() -> None:
     """One example of fifty with one correct corruption more is no gain."""
     runs = [corrupted("off", [1] * 50), corrupted("taser", [2] + [1] * 49)]
     assert "| pgd taser | 25.5 | +0.5 [-" in str(corrupted_table(by_row(results_of(runs))))
 
 
 def test_records_and_networks_are_measured_alike(tmp_path: Path) -> None:
-    """Older records hold what a network with weights is measured for."""
+    """Older records already hold these diagnostics."""
     config = ComparisonConfig(
         methods=("standard",), n=20, epsilon=0.1, attacks=("fgsm",), variants={"off": []},
         overrides=["loop.epochs=1", "data.examples=100", "validation.steps=1", "model.width=4"],

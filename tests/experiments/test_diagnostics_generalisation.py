@@ -41,7 +41,7 @@ def test_the_end_of_training_counts_and_seeds_are_averaged() -> None:
     assert tuned == pytest.approx([50, 52, -2, 1])
 
 
-def test_nothing_is_said_of_training_without_attacks() -> None:
+def test_a_table_of_overfitting_needs_attacked_training() -> None:
     plain = {"training": {"step": [1], "clean": [1.0]}}
     log = training({}, {1: 0.1}) | plain
     runs = [run("standard", 0, log), run("trades", 0)]  # the second has no log at all

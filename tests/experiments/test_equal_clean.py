@@ -26,7 +26,7 @@ def duller(made: RunResult, wrong: int) -> RunResult:
 
 
 def test_at_the_same_allowed_loss() -> None:
-    """λ is taken by the validation split, and judged on the test examples."""
+    """λ is chosen on the validation split and evaluated on the test examples."""
     runs = [run("off", 10), run("taser λ=0.1", 30), duller(run("taser λ=1", 70), 2),
             run("gradient λ=0.1", 20), duller(run("gradient λ=3", 90), 5)]  # fmt: skip
     lines = cells(runs)
@@ -58,7 +58,7 @@ def test_a_loss_that_one_penalty_has_no_lambda_for_is_left_out() -> None:
 
 
 def test_seeds_that_some_lambda_lacks_are_left_out() -> None:
-    """Or columns and differences would be of different runs."""
+    """Otherwise columns and differences would belong to different runs."""
     runs = [run("off", 10), run("off", 10, seed=1), run("taser λ=1", 30),
             run("taser λ=1", 70, seed=1), run("gradient λ=1", 40)]  # fmt: skip
     lines = cells(runs)

@@ -70,7 +70,7 @@ def test_score_points_back_along_the_normal_off_the_middle_of_the_curve():
         s = CURVE.blurred(sigma)(CURVE.points[middle] + side * sigma * across)
         cosine = (s * -side * across).sum(1) / s.norm(dim=1)
         assert float(cosine.min()) > math.cos(math.radians(3))
-        # A bend of radius R brings the near side's neighbours closer: 1/σ to within about σ/R.
+        # On the inner side of a bend of radius R: 1/σ to within about σ/R.
         torch.testing.assert_close(
             s.norm(dim=1) * sigma, torch.ones(len(middle)), atol=0.25, rtol=0
         )
@@ -161,7 +161,7 @@ def test_at_equal_tangential_sensitivity_taser_leaves_less_normal_than_isotropic
         assert ours.normal < 0.6 * theirs.normal
 
 
-def test_on_the_curve_the_residual_says_nothing_of_the_normal(quick):
+def test_on_the_curve_the_residual_does_not_depend_on_the_normal(quick):
     strength = quick.shown("taser")
     (control,) = quick.measured[ON_CURVE, strength]
     (ours,) = quick.measured["taser", strength]
@@ -202,7 +202,7 @@ def test_factors_follow_the_numbers(isotropic, taser):
     assert row in manifold.factors_table(study)
 
 
-def test_no_common_level_is_said_and_does_not_fail():
+def test_no_common_level_is_reported_and_does_not_fail():
     study, data, models = manifold.run(TINY)
     apart = {
         (method, strength): [replace(m, tangent=100.0) if method == "taser" else m for m in found]

@@ -19,7 +19,7 @@ TINY = toy.Settings(
 
 
 @pytest.mark.parametrize(("weight", "error"), [(0.1, 1.84e-2), (0.01, 5.85e-4), (1e-3, 7.23e-6)])
-def test_theory_has_the_known_values(weight: float, error: float) -> None:
+def test_theory_has_the_closed_form_values(weight: float, error: float) -> None:
     assert toy.theory(weight) == pytest.approx(error, rel=5e-3)
 
 

@@ -117,14 +117,14 @@ def test_regression_gives_one_number_in_either_shape(file: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(file: str, spec: str, options: dict, message: str) -> None:
+def test_errors_name_the_fault(file: str, spec: str, options: dict, message: str) -> None:
     arguments = {"classes": 4, "shape": (12,), **options}
     with pytest.raises(ValueError, match=message):
         load_model(spec.replace("FILE", file), **arguments)
 
 
 def test_weights_of_a_run_with_another_activation(tmp_path: Path) -> None:
-    """Which no shape would tell."""
+    """Which no shape reveals."""
     network = {"classes": 3, "shape": (4,), "width": 8}
     save_file(
         load_model("mlp", activation="silu", **network).state_dict(), tmp_path / "w.safetensors"

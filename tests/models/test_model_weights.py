@@ -44,7 +44,7 @@ def test_a_prefix_that_is_the_model_s_own_stays(tmp_path: Path) -> None:
 
 
 def test_counts_of_batches_may_be_missing(tmp_path: Path) -> None:
-    """As in weights from before PyTorch 0.4.1."""
+    """As in weights of PyTorch before 0.4.1."""
     state = network().state_dict()
     del state["1.num_batches_tracked"]
     save_file(state, tmp_path / "w.safetensors")
@@ -69,7 +69,7 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
 
 
 class Trap:
-    """What a stranger's pickle may do on loading: here, make a file."""
+    """Code that a pickle may run on loading: here it creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

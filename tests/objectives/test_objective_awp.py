@@ -82,7 +82,7 @@ def test_only_weights_by_name_move_as_in_the_published_code() -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_no_direction() -> None:
-    """It would be added to the weights, and infinity cannot be taken off again."""
+    """An infinite perturbation cannot be subtracted from the weights again."""
     model, x, y = network()
     before = parameters(model)
 

@@ -45,7 +45,7 @@ def test_loss_and_gradient(method: str, network: str) -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_standard_is_the_loss_of_pgd_at_the_clean_points(network: str) -> None:
-    """Cross-entropy has a reference at x_adv; as a loss it knows nothing of where x came from."""
+    """Cross-entropy has a reference at x_adv; as a loss it does not depend on the origin of x."""
     ref = published("pgd", network)
     model = ref.model()
     loss = Standard()(model, ref["x_adv"], ref["y"])
@@ -74,7 +74,7 @@ def inner(ref: Published, attack: str = "attack") -> attacks.PGD:
     return attacks.PGD(threat, settings["steps"], settings["step_size"], start="gaussian")
 
 
-class Asked(nn.Module):
+class Recording(nn.Module):
     """A model that remembers where its input gradients were taken, and in which mode."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -100,7 +100,7 @@ def test_attack_from_the_stored_noise(
 ) -> None:
     ref = published(method, network)
     monkeypatch.setattr(torch, "randn", lambda *_, **__: ref["attack.noise"])
-    model = Asked(ref.model())
+    model = Recording(ref.model())
     objective: Objective = TRADES(6.0, inner(ref)) if method == "trades" else MART(5.0, inner(ref))
     x_adv = objective.attack(model, ref["x"], ref["y"])
     close([*model.points, x_adv], [*iterates(ref, "attack"), ref["attack.x_adv"]])
@@ -120,7 +120,7 @@ def test_madry_s_attack_from_the_stored_start(
 ) -> None:
     ref = published("pgd", network)
     monkeypatch.setattr(attacks.PGD, "_begin", lambda *_: ref[f"{attack}.iterate0"])
-    model = Asked(ref.model())
+    model = Recording(ref.model())
     x_adv = PGD(inner(ref, attack)).attack(model, ref["x"], ref["y"])
     close([*model.points, x_adv], [*iterates(ref, attack), ref[f"{attack}.x_adv"]])
 
@@ -133,15 +133,15 @@ def test_l2_attack_from_the_stored_noise(monkeypatch: pytest.MonkeyPatch) -> Non
     """
     ref = published("trades", "conv")
     monkeypatch.setattr(torch, "randn", lambda *_, **__: ref["attack_l2.noise"])
-    model, x = Asked(ref.model()), ref["x"]
+    model, x = Recording(ref.model()), ref["x"]
     attack = inner(ref, "attack_l2")
     x_adv = TRADES(6.0, attack).attack(model, x, ref["y"])
     close(model.points[:2], iterates(ref, "attack_l2")[:2])
     assert attack.threat.distance(x_adv, x).max() <= attack.threat.epsilon + 1e-12
     assert 0 <= x_adv.min() <= x_adv.max() <= 1
-    asked = ref.model().eval()
+    untouched = ref.model().eval()
     reached, theirs = (
-        kl_divergence(asked(x), asked(points)).mean().item()
+        kl_divergence(untouched(x), untouched(points)).mean().item()
         for points in (x_adv, ref["attack_l2.x_adv"])
     )
     assert 0.95 * theirs < reached < theirs

@@ -36,20 +36,20 @@ def case_of(name: str) -> tuple[cases.Case, nn.Module]:
     """
     name, _, mode = name.partition(" ")
     case = cases.case(name)
-    asked = copy.deepcopy(case.model)
+    frozen = copy.deepcopy(case.model)
     if mode == "training":
         case.model.train()
         with torch.no_grad():
-            seen = asked[0](case.x)  # type: ignore[operator, index]
-        asked[1].running_mean = seen.mean((0, 2, 3))  # type: ignore[index]
-        asked[1].running_var = seen.var((0, 2, 3), correction=0)  # type: ignore[index]
-    return case, asked
+            seen = frozen[0](case.x)  # type: ignore[operator, index]
+        frozen[1].running_mean = seen.mean((0, 2, 3))  # type: ignore[index]
+        frozen[1].running_var = seen.var((0, 2, 3), correction=0)  # type: ignore[index]
+    return case, frozen
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer", "batchnorm", "batchnorm training"])
 def test_gradient_norm_is_the_mean_squared_input_gradient(name: str) -> None:
-    case, asked = case_of(name)
-    expected = jacobian(Probed(asked, Margin(), case.y), case.x).square().sum((1, 2)).mean()
+    case, frozen = case_of(name)
+    expected = jacobian(Probed(frozen, Margin(), case.y), case.x).square().sum((1, 2)).mean()
     value = GradientNorm()(case.model, case.x, case.y)
     torch.testing.assert_close(value, expected, rtol=1e-7, atol=0)
 
@@ -151,8 +151,8 @@ def test_a_lazy_penalty_has_the_same_mean() -> None:
 @pytest.mark.parametrize("name", ["mlp", "batchnorm", "batchnorm training"])
 def test_jacobian_is_unbiased(name: str) -> None:
     """The mean of 100 single projections lies within four of its standard errors."""
-    case, asked = case_of(name)
-    expected = jacobian(asked, case.x).square().sum((1, 2)).mean()
+    case, frozen = case_of(name)
+    expected = jacobian(frozen, case.x).square().sum((1, 2)).mean()
     penalty = Jacobian()
     draws = torch.stack([penalty(case.model, case.x, None).detach() for _ in range(100)])
     error = draws.std() / len(draws) ** 0.5

@@ -125,7 +125,7 @@ def test_steepest_directions_are_as_large_as_noise() -> None:
 
 
 def test_a_model_without_a_gradient_has_no_steepest_direction() -> None:
-    """A penalty of zero would say that it is flat."""
+    """A penalty of zero would mean that it is flat."""
     case = cases.case("mlp")
     robust = Taser(DenoisingScore(shrink, SIGMA), threat=THREAT)
     for hides in (lambda x: case.model(x.detach()), lambda x: case.model(x).detach()):
@@ -167,7 +167,7 @@ def test_the_gradients_of_the_steepest_form_are_right() -> None:
 @pytest.mark.parametrize("form", get_args(FormName))
 @pytest.mark.parametrize("norm", ["batchnorm", "none"])
 def test_the_model_is_left_as_it_was(norm: str, form: FormName) -> None:
-    """The direction takes a pass of its own, which running statistics must not notice."""
+    """The direction needs a pass of its own, which must not change running statistics."""
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4) if norm == "batchnorm" else nn.Identity(),
         nn.SiLU(), nn.Flatten(), nn.Linear(64, 3),
@@ -209,7 +209,7 @@ def test_the_drift_is_the_part_of_the_noise_that_is_recognised(form: FormName) -
 
 
 def test_pairs_cancel_a_bias_of_the_denoiser_at_x() -> None:
-    """A denoiser that is wrong by the same at every noise: mixed residuals have it, paired not."""
+    """A denoiser with a constant bias: mixed residuals contain it, paired ones do not."""
     case = cases.case("mlp")
     biased = DenoisingScore(lambda _, __: case.x + 0.05, SIGMA)
     unbiased = DenoisingScore(lambda _, __: case.x, SIGMA)
@@ -329,7 +329,7 @@ def test_the_constructor_makes_what_recipes_have() -> None:
     torch.testing.assert_close(ours(model, x, y), theirs(model, x, y))
 
 
-def test_the_steepest_form_takes_a_part_of_the_batch_by_default() -> None:
+def test_the_steepest_form_uses_a_part_of_the_batch_by_default() -> None:
     score = DenoisingScore(shrink, SIGMA)
     assert taser.Taser(score, threat=THREAT).fraction == FORMS["steepest"].fraction < 1
     assert taser.Taser(score, form="paper").fraction == 1

@@ -1,4 +1,4 @@
-"""Known answers: the exact posterior mean of a Gaussian, wrapped as each kind of model.
+"""Closed forms: the exact posterior mean of a Gaussian, wrapped as each kind of model.
 
 Whatever the parameterisation, the score has to be that of the Gaussian after noise.
 """
@@ -31,7 +31,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 class GaussianData:
-    """x₀ ~ N(μ, Σ) on pixels, and everything that is known about it in closed form."""
+    """x₀ ~ N(μ, Σ) on pixels, with its closed forms."""
 
     def __init__(self) -> None:
         d = 9
@@ -63,7 +63,7 @@ def x(data: GaussianData) -> Tensor:
 
 
 class DiffusersModel:
-    """A UNet2DModel's face over the known posterior mean."""
+    """The posterior mean with the interface of a UNet2DModel."""
 
     def __init__(self, data: GaussianData, alphas: Tensor, prediction: str) -> None:
         self.data, self.alphas, self.prediction = data, alphas.double(), prediction
@@ -219,7 +219,7 @@ def test_pairs_are_the_noise_that_is_recognised(data: GaussianData, x: Tensor) -
 
 
 def test_scaled_scores_carry_no_graph(x: Tensor) -> None:
-    """Even of a network that forgot to detach."""
+    """Even if the network does not detach."""
     weight = torch.ones(3, requires_grad=True)
 
     class Forgetful(NoisedScore):
@@ -281,7 +281,7 @@ def test_what_adapters_refuse(data: GaussianData, x: Tensor) -> None:
 
 
 def test_a_score_stays_in_evaluation_mode_whatever_holds_it() -> None:
-    """Its dropout would make another score of it at each call."""
+    """Dropout would make the score random."""
 
     class Network(nn.Module):
         def __init__(self) -> None:

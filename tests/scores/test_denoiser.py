@@ -151,7 +151,7 @@ def test_a_file_brings_back_the_same_denoiser(tmp_path: Path) -> None:
 
 
 def test_the_shipped_denoiser_beats_the_best_linear_one() -> None:
-    """On digits that it has not seen, at t = 50, by a quarter of the error at least."""
+    """On held-out digits at t = 50 by at least a quarter of the error."""
     data = load("digits")
     sigma = sigma_of(50)
     x, s = pretrained("digits").at(timestep=50).noised(data.test.x, generator())
@@ -169,7 +169,7 @@ def test_the_shipped_denoiser_beats_the_best_linear_one() -> None:
 def test_the_shipped_denoisers_take_noise_away(
     name: str, shape: tuple[int, ...], level: float
 ) -> None:
-    """Even from flat pictures, which are no photographs: most of the noise at t = 50."""
+    """Even on flat pictures it removes most of the noise at t = 50."""
     clean = torch.full((4, *shape), level)
     score = pretrained(name).at(timestep=50)
     noised, s = score.noised(clean, generator())

@@ -49,7 +49,7 @@ def test_noise_adds_its_variance() -> None:
 
 
 def test_it_is_the_score_of_the_noised_density(density: Density) -> None:
-    """With the shape, the type and no graph, as for any other score."""
+    """Shape, type and no graph, as for any score."""
     score = density.at(sigma=SIGMA)
     x, s = score.noised(density.sample(20, generator()), generator(1))
     leaf = x.clone().requires_grad_()

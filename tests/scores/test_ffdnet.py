@@ -62,7 +62,7 @@ def test_it_is_a_score_by_name_that_trains(photographs: Tensor) -> None:
     assert all(parameter.grad is None for parameter in score.parameters())
 
 
-def test_what_is_missing_or_damaged_is_told(
+def test_missing_or_damaged_files_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_files(folder: Path | None) -> None:

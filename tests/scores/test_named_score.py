@@ -92,7 +92,7 @@ def test_a_diffusers_model_by_its_folder(tmp_path: Path) -> None:
         named(tmp_path)
 
 
-def test_wrong_names_are_told(own: Path) -> None:
+def test_wrong_names_are_reported(own: Path) -> None:
     with pytest.raises(ValueError, match=r"should return a score with a noise level.* got Shrink"):
         named(f"{own}:wrong")
     with pytest.raises(ValueError, match=r"cannot be called without arguments: .*path"):
@@ -105,13 +105,13 @@ def test_wrong_names_are_told(own: Path) -> None:
         named(f"{own}:scores")
 
 
-def test_a_score_of_other_inputs_is_told_before_training(own: Path) -> None:
+def test_a_score_of_other_inputs_is_refused_before_training(own: Path) -> None:
     config = RegulariserConfig(name="taser", score=f"{own}:wide")
     with pytest.raises(ValueError, match=r"not take the inputs of digits, of shape \(1, 8, 8\)"):
         build_score(config, taser.data.load("digits"))
 
 
-def test_a_cache_knows_the_network_behind_a_function(own: Path) -> None:
+def test_a_cache_identifies_the_network_behind_a_function(own: Path) -> None:
     from taser.scores._score_cache import model_hash, weights_hash
 
     denoiser = pretrained("digits")

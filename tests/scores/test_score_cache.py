@@ -13,7 +13,7 @@ from taser.scores._score_cache import StaleCache, model_hash, weights_hash
 
 
 class Function(torch.nn.Module):
-    """A function as a network, with a weight by which a cache knows it."""
+    """A function as a network, with a weight by which a cache identifies it."""
 
     def __init__(self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def test_it_gives_back_the_scores_in_half_precision(folder: Path) -> None:
 
 
 def test_the_hash_of_weights_stays_what_it_was() -> None:
-    """Caches and evaluations of before are known by it."""
+    """Earlier caches and evaluations are identified by it."""
     model = torch.nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, -2.0]]))
@@ -59,7 +59,7 @@ def test_weights_that_numpy_has_no_type_for_have_a_hash() -> None:
 
 
 def test_the_hash_of_weights_is_of_their_values() -> None:
-    """Whatever their layout, and with numbers of no dimension beside them."""
+    """Independent of memory layout, and with scalars beside them."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.BatchNorm2d(4))
     before = weights_hash(model)
     assert weights_hash(model.to(memory_format=torch.channels_last)) == before  # type: ignore[call-overload]
@@ -97,7 +97,7 @@ def test_an_interrupted_write_leaves_no_cache(folder: Path) -> None:
         read_cache(folder)
 
 
-def test_a_full_disk_is_told_before_anything_is_written(
+def test_a_full_disk_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))

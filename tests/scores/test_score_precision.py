@@ -42,7 +42,7 @@ def test_the_score_is_that_of_float32_to_the_rounding_of_its_layers() -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_auto_asks_the_hardware(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_depends_on_the_hardware(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(denoising, "has_bfloat16", lambda _: fast)
     identity = lambda x, _: x  # noqa: E731
     assert halves(DenoisingScore(identity, 0.1, precision="auto")) == fast
@@ -60,7 +60,7 @@ def test_a_network_of_another_type_gets_inputs_of_its_own(own: torch.dtype) -> N
     torch.testing.assert_close(score(x), -0.5 * x / 0.1**2, rtol=2**-7, atol=0)
 
 
-def test_anothers_autocast_does_not_reach_it() -> None:
+def test_the_callers_autocast_does_not_reach_it() -> None:
     x = load("digits").test.x[:8]
     score = pretrained("digits").at(timestep=50)
     with torch.autocast("cpu", torch.bfloat16):

@@ -161,7 +161,7 @@ def test_bad_input_is_named(build: object, message: str) -> None:
         build()  # type: ignore[operator]
 
 
-def test_whole_numbers_are_told() -> None:
+def test_whole_numbers_are_reported() -> None:
     whole = torch.arange(6).view(3, 2)
     for build in (
         lambda: Gaussian(whole[0]), lambda: Gaussian.fit(whole), lambda: GaussianMixture(whole),

@@ -1,4 +1,4 @@
-"""Which backend is chosen, and what a look at the model does not vouch for."""
+"""The choice of the backend, and what a check of the model does not cover."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def probed(model: nn.Module, case: cases.Case) -> Probed:
 
 
 def test_auto_waits_for_curvature_that_it_can_see() -> None:
-    """A head of zeros, as in fine-tuning, hides what the rest of the network is."""
+    """A head of zeros, as in fine-tuning, hides the curvature of the rest of the network."""
 
     class Bent(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def test_auto_takes_outputs_of_any_form(shape: str) -> None:
     exact = taser.SteinPenalty(probe, backend="exact", center="none")
     auto = taser.SteinPenalty(probe, center="none", probes=4000)
     values = [p(model, case.x, None, case.s).item() for p in (exact, auto)]
-    assert values[1] == pytest.approx(values[0], rel=0.1)  # 4,000 probes know it to 2 %
+    assert values[1] == pytest.approx(values[0], rel=0.1)  # 4,000 probes are accurate to 2 %
 
 
 def test_auto_works_with_frozen_parameters() -> None:
@@ -65,7 +65,7 @@ def test_auto_works_with_frozen_parameters() -> None:
     torch.testing.assert_close(value.detach(), expected)
 
 
-def test_a_look_without_a_graph_does_not_vouch_for_one_with() -> None:
+def test_a_check_without_a_graph_does_not_replace_one_with() -> None:
     class Native(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.ops.aten.native_layer_norm(x, [6], None, None, 1e-5)[0]
@@ -79,7 +79,7 @@ def test_a_look_without_a_graph_does_not_vouch_for_one_with() -> None:
         penalty(model, case.x, case.y, case.s)
 
 
-def test_one_example_does_not_vouch_for_many() -> None:
+def test_one_example_is_not_enough_to_check_many() -> None:
     """Three channels of two values have statistics of their own, which couple no other example."""
     case = cases.case("mlp")
     norm = nn.BatchNorm1d(3, track_running_stats=False).double()
@@ -105,7 +105,7 @@ def test_piecewise_linear_refuses_a_network_that_bends_and_names_the_layer() -> 
 
 
 def holding(module: nn.Module) -> nn.Module:
-    """A layer that does nothing and holds a module that has no part in its outputs."""
+    """An identity that holds a module which does not affect its outputs."""
     layer = nn.Identity()
     layer.held = module
     return layer
@@ -123,8 +123,8 @@ STRAIGHT: list[nn.Module] = [
 
 
 @pytest.mark.parametrize("layer", STRAIGHT, ids=lambda layer: type(layer).__name__)
-def test_auto_knows_what_does_not_bend(layer: nn.Module) -> None:
-    """And the exact route agrees with second derivatives."""
+def test_auto_recognises_piecewise_linear_layers(layer: nn.Module) -> None:
+    """The exact backend agrees with second derivatives."""
     torch.manual_seed(0)
     body = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), layer, nn.ReLU(), nn.Flatten())
     x, y = torch.randn(4, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 1])

@@ -118,7 +118,7 @@ def test_dropout_rests_while_statistics_are_taken() -> None:
 
 
 @pytest.mark.parametrize("how", ["wrapped", "in place", "inside"])
-def test_a_compiled_norm_is_asked_as_it_was_before(how: str) -> None:
+def test_a_compiled_norm_is_called_as_before(how: str) -> None:
     case = cases.case("batchnorm")
     expected = penalty_of(case.model.train(), case, "difference")
     model = case.model
@@ -150,7 +150,7 @@ def test_kinds_of_batchnorm_are_treated_alike(kind: str) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_norm_asked_twice_in_a_pass_is_refused(shared: bool) -> None:
+def test_a_norm_called_twice_in_a_pass_is_refused(shared: bool) -> None:
     class Twice(nn.Module):
         def __init__(self, model: nn.Sequential) -> None:
             super().__init__()

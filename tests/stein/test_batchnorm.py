@@ -1,4 +1,4 @@
-"""A BatchNorm that tells its statistics, against torch's layer and var_mean."""
+"""A BatchNorm that returns its statistics, against torch's layer and var_mean."""
 
 import pytest
 import torch
@@ -13,11 +13,13 @@ SHAPES = [(6, 5), (4, 5, 3), (4, 5, 3, 2), (2, 5, 3, 2, 2)]
 
 
 def plain(x: Tensor, mean: Tensor, var: Tensor, *affine: Tensor | None) -> tuple[Tensor, ...]:
-    """The slow way: everything twice."""
+    """The reference: everything twice."""
     return F.batch_norm(x, mean, var, *affine, True, 0.3, EPS), *mean_and_variance(x)
 
 
-def told(x: Tensor, mean: Tensor, var: Tensor, *affine: Tensor | None) -> tuple[Tensor, ...]:
+def with_statistics(
+    x: Tensor, mean: Tensor, var: Tensor, *affine: Tensor | None
+) -> tuple[Tensor, ...]:
     return BatchNormWithStatistics.apply(x, mean, var, *affine, 0.3, EPS)
 
 
@@ -35,16 +37,16 @@ def case(shape: tuple[int, ...], affine: bool = True) -> list[Tensor | None]:
 def test_values_statistics_and_gradients(
     shape: tuple[int, ...], affine: bool, used: tuple[int, ...]
 ) -> None:
-    """Whatever of the three a loss uses."""
+    """For every part of the outputs that a loss may use."""
     found = []
-    for layer in (told, plain):
+    for layer in (with_statistics, plain):
         inputs = case(shape, affine)
         mean, var = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
         outputs = layer(inputs[0], mean, var, *inputs[1:])
-        asked = [t for t in inputs if t is not None]
+        leaves = [t for t in inputs if t is not None]
         loss = sum((torch.arange(len(t.flatten())) * t.flatten().sin()).sum()
                    for i, t in enumerate(outputs) if i in used)  # fmt: skip
-        gradients = torch.autograd.grad(loss, asked, allow_unused=True)
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         found.append([*outputs, mean, var, *gradients])
     for ours, theirs in zip(*found, strict=True):
         if theirs is None:
@@ -54,11 +56,12 @@ def test_values_statistics_and_gradients(
 
 
 def test_second_derivatives() -> None:
-    """Of a loss that has a gradient penalty of its own."""
+    """With a loss that has a gradient penalty of its own."""
     x, weight, bias = case((4, 5, 3))
     mean, var = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
     assert torch.autograd.gradgradcheck(
-        lambda *inputs: told(inputs[0], mean.clone(), var.clone(), *inputs[1:]), (x, weight, bias)
+        lambda *inputs: with_statistics(inputs[0], mean.clone(), var.clone(), *inputs[1:]),
+        (x, weight, bias),
     )
 
 

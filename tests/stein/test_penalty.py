@@ -186,7 +186,7 @@ def test_two_probe_sets_share_a_centre_that_is_not_the_batch_mean(
 
 
 @pytest.mark.parametrize("backend", ["reverse", "difference", "exact"])
-def test_the_record_tells_the_terms_apart(mlp: cases.Case, backend: str) -> None:
+def test_the_record_separates_the_terms(mlp: cases.Case, backend: str) -> None:
     penalty = taser.SteinPenalty(backend=backend, terms=True)  # type: ignore[arg-type]
     assert penalty.last is None
     value = penalty(mlp.model, mlp.x, mlp.y, mlp.s)
@@ -216,7 +216,7 @@ def test_the_record_tells_the_terms_apart(mlp: cases.Case, backend: str) -> None
     assert record.share(3 * value.detach(), weight=1.0) == pytest.approx(0.25)
 
 
-def test_the_difference_tells_them_apart_only_when_asked(mlp: cases.Case) -> None:
+def test_the_difference_separates_the_terms_only_on_request(mlp: cases.Case) -> None:
     penalty = taser.SteinPenalty(backend="difference")
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)
     assert penalty.last is not None
@@ -313,10 +313,10 @@ def test_a_seed_says_which_directions_are_drawn(mlp: cases.Case) -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_scores_of_another_batch_are_refused_whatever_part_is_asked(
+def test_scores_of_another_batch_are_refused_whatever_part_is_drawn(
     mlp: cases.Case, fraction: float
 ) -> None:
-    """The cached scores of the whole data set, where those of the batch were meant."""
+    """The cached scores of the whole data set instead of the batch's."""
     penalty = taser.SteinPenalty(fraction=fraction)
     whole = mlp.s.repeat(10, *[1] * (mlp.s.ndim - 1))
     with pytest.raises(ValueError, match="the score s should have the shape"):

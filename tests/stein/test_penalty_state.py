@@ -62,7 +62,7 @@ def broken_probe(_z: Tensor, _y: Tensor | None) -> Tensor:
 
 
 def test_a_function_is_wrapped_with_its_modules() -> None:
-    """Alone it is refused, because its modules cannot be put into eval mode."""
+    """A bare function is refused, because its modules cannot be put into eval mode."""
     case = cases.case("batchnorm")
     expected = taser.SteinPenalty()(case.model, case.x, case.y, case.s)
     model = case.model.train()

@@ -230,14 +230,14 @@ def test_any_callable_with_labels_inside_works_with_every_backend() -> None:
     case = cases.case("mlp")
     margin = Margin()
     for backend in ("reverse", "difference", "exact"):
-        plain, known = (
+        plain, reused = (
             taser.stein_residual(
                 f, case.x, case.s, backend=backend, probes=3,
                 generator=torch.Generator().manual_seed(0),
             )
             for f in (lambda x: margin(case.model(x), case.y), probed(case))
         )  # fmt: skip
-        torch.testing.assert_close(plain, known, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(plain, reused, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

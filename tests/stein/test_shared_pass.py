@@ -22,7 +22,7 @@ def gradient(model: nn.Module, case: cases.Case, *, share: bool, **options: obje
 
 @pytest.mark.parametrize("name", ["mlp", "batchnorm", "groupnorm", "layernorm", "attention"])
 def test_the_full_operator_is_the_same(name: str) -> None:
-    """f(x) is known, and nothing else changes: 1/t² magnifies the rounding of float64."""
+    """f(x) is given, and nothing else changes: 1/t² magnifies the rounding of float64."""
     case = cases.case(name)
     model = case.model.train()
     one, two = (gradient(model, case, share=share, step=0.01) for share in (True, False))
@@ -82,8 +82,8 @@ def test_passes_saved(operator: Operator) -> None:
     assert counts == ([4, 2] if operator == "langevin" else [3, 1])
 
 
-def test_outputs_of_another_function_are_left_aside() -> None:
-    """With dropout the loss asks another function than the penalty, in evaluation mode."""
+def test_outputs_of_another_function_are_ignored() -> None:
+    """With dropout the loss is another function than the penalty's, which is in evaluation mode."""
     case = cases.case("mlp")
     model = nn.Sequential(nn.Dropout(0.5), case.model).train()
     own, shared = (gradient_of_penalty(model, case, share=share) for share in (False, True))
@@ -91,14 +91,14 @@ def test_outputs_of_another_function_are_left_aside() -> None:
 
 
 def passed(model: nn.Module, x: Tensor) -> taser.SharedPass:
-    """What the loss leaves behind."""
+    """The pass of a loss."""
     with taser.SharedPass(model) as shared:
         shared.outputs = model(x.clone())
     return shared
 
 
-def test_sharing_is_looked_at_again_in_another_mode() -> None:
-    """Found right without dropout, which then begins."""
+def test_sharing_is_checked_again_in_another_mode() -> None:
+    """Accepted without dropout, which is then switched on."""
     case = cases.case("mlp")
     model = nn.Sequential(nn.Dropout(0.5), case.model).eval()
     penalty = taser.SteinPenalty(operator="first_order")
@@ -109,8 +109,8 @@ def test_sharing_is_looked_at_again_in_another_mode() -> None:
     torch.testing.assert_close(value, own, rtol=0, atol=0)
 
 
-def test_what_was_found_of_one_model_is_not_believed_of_the_next() -> None:
-    """Even if the first call with that one had nothing to share."""
+def test_checks_of_one_model_are_not_reused_for_another() -> None:
+    """Even if the first call with the second model shared nothing."""
     case = cases.case("mlp")
     dropping = nn.Sequential(nn.Dropout(0.5), case.model).train()
     penalty = taser.SteinPenalty(operator="first_order")
@@ -120,7 +120,7 @@ def test_what_was_found_of_one_model_is_not_believed_of_the_next() -> None:
     torch.testing.assert_close(shared, own, rtol=0, atol=0)
 
 
-def test_outputs_in_half_precision_are_left_aside() -> None:
+def test_outputs_in_half_precision_are_ignored() -> None:
     """At the first call and after others that could be shared."""
     case = cases.case("mlp")
     model, x, s = case.model.float(), case.x.float(), case.s.float()

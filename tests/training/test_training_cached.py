@@ -1,4 +1,4 @@
-"""A run that reads its scores takes the steps of one that asks for them."""
+"""A run with cached scores takes the steps of one that computes them."""
 
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ def penalty_of_first_step(setup: Setup) -> float:
 
 
 def without_network(config: Config) -> Setup:
-    """A run whose score model fails when it is asked."""
+    """A run whose score model fails when it is called."""
 
     def fails(_x: Tensor) -> Tensor:
-        raise AssertionError("the score was asked")
+        raise AssertionError("the score was called")
 
     setup = set_up(config)
     assert isinstance(setup.learner.regulariser, Taser)
@@ -47,11 +47,11 @@ def without_network(config: Config) -> Setup:
 
 
 def test_the_same_penalty_without_the_network(folder: Path) -> None:
-    asked = penalty_of_first_step(set_up(small(regulariser=clean())))
+    computed = penalty_of_first_step(set_up(small(regulariser=clean())))
     config = small(regulariser=clean(cache=str(folder)))
-    assert penalty_of_first_step(without_network(config)) == pytest.approx(asked, rel=1e-3)
+    assert penalty_of_first_step(without_network(config)) == pytest.approx(computed, rel=1e-3)
     estimate(without_network(config))
-    with pytest.raises(AssertionError, match="was asked"):
+    with pytest.raises(AssertionError, match="was called"):
         penalty_of_first_step(without_network(small(regulariser=clean())))
 
 

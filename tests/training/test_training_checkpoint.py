@@ -97,13 +97,13 @@ def test_a_damaged_checkpoint_is_recognised_and_the_one_before_used(
 
 
 def flipped(content: bytes) -> bytes:
-    """One bit, in a place where the file still has its form: a number of the state, a weight."""
+    """One bit of a number in the state or of a weight, so that the file still parses."""
     place = content.index(b'"step": 2') + 8 if b'"step"' in content else len(content) - 1
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
 def test_every_flipped_byte_of_the_state_is_noticed(tmp_path: Path) -> None:
-    """But for the blanks between its words, which say nothing."""
+    """Except for blanks between words."""
     path = save_checkpoint(tmp_path, 2, at(2)) / "state.json"
     content = path.read_bytes()
     for place in range(len(content)):

@@ -54,7 +54,7 @@ def die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# What stands between a run and its end, once it has begun. Each of these patches the process that
+# What can fail in a run, once it has begun. Each of these patches the process that
 # it is called in, which has not long to live.
 
 
@@ -63,12 +63,12 @@ def at_step(number: int) -> Callable[[int, int, str], None]:
 
 
 def slowly() -> Callable[[int, int, str], None]:
-    """No death of its own, but time for one to come from outside."""
+    """Slow enough to be killed from outside."""
     return lambda *_: time.sleep(0.2)
 
 
 def in_the_middle_of_a_file(name: str, call: int) -> None:
-    """Half of it is written when it happens."""
+    """Fails when half of the file is written."""
     write, calls = checkpoint.write_atomically, iter(range(10_000))
 
     def half(path: Path, content: str | bytes) -> Path:
@@ -106,7 +106,7 @@ def in_the_middle_of_removing_an_old_one() -> None:
 
 
 def after_the_first_validation() -> None:
-    """It stands in the log, and in no checkpoint."""
+    """It is in the log, and in no checkpoint."""
     write = Log.write
 
     def last_words(log: Log, step: int, kind: str, numbers: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""What a run will cost, told before it."""
+"""The estimated cost of a run."""
 
 import math
 import sys
@@ -26,18 +26,18 @@ def test_an_estimate_before_the_run() -> None:
 def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every size is warmed up once, and images lie in memory as they do in the run."""
     setup = set_up(small(regulariser={"name": "taser", "every": 3}))
-    asked: list[tuple[int, int]] = []
+    measured: list[tuple[int, int]] = []
     step = Learner.step
 
     def counted(self: Learner, x: torch.Tensor, *rest: Any, **options: Any) -> dict:
         assert x.is_contiguous(memory_format=setup.layout)
-        asked.append((len(x), self.step_number))
+        measured.append((len(x), self.step_number))
         return step(self, x, *rest, **options)
 
     monkeypatch.setattr(Learner, "step", counted)
     monkeypatch.setattr("taser.training._estimate_cost.ENOUGH", math.inf)
     estimate(setup)
-    assert asked == [(size, number) for size in (8, 16, 32, 64) for number in (0, 0, 1, 2)]
+    assert measured == [(size, number) for size in (8, 16, 32, 64) for number in (0, 0, 1, 2)]
 
 
 def test_memory_is_counted_in_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,10 @@ def spoil(
     monkeypatch: pytest.MonkeyPatch, call: int, harm: Callable[[Tensor, nn.Module], Tensor]
 ) -> None:
     """From the given loss on, counted from zero, `harm` is done to it."""
-    honest, calls = Standard.loss, iter(range(1000))
+    original, calls = Standard.loss, iter(range(1000))
 
     def loss(self: Standard, model: nn.Module, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
-        found = honest(self, model, x, y, x_adv)
+        found = original(self, model, x, y, x_adv)
         return Loss(harm(found.total, model)) if next(calls) >= call else found
 
     monkeypatch.setattr(Standard, "loss", loss)
@@ -71,7 +71,7 @@ def test_the_last_good_checkpoint_is_left(
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
-def test_a_rate_that_is_too_high_is_told(tmp_path: Path) -> None:
+def test_a_rate_that_is_too_high_is_reported(tmp_path: Path) -> None:
     """The weights overflow by themselves; the first step already has nothing to go back to."""
     far = config(optimiser={"name": "sgd", "rate": 1e30})
     with pytest.raises(NonFiniteLoss, match=r"the loss is not finite \(loss (nan|inf)"):

@@ -75,11 +75,11 @@ def test_all_processes_end_with_the_same_model(both: tuple[Path, Path], name: st
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    """Two processes of a recipe with any device train one model, and one tells of it."""
+    """Two processes of a recipe with any device train one model, and one reports it."""
     out = tmp_path / "run"
     short = ["loop.epochs=1", "validation.examples=64"]
-    told = torchrun("-m", "taser", "train", "--recipe=digits/standard", f"--out={out}", *short)
-    assert told.count("best of") == 1
+    output = torchrun("-m", "taser", "train", "--recipe=digits/standard", f"--out={out}", *short)
+    assert output.count("best of") == 1
     assert (out / "result.json").exists()
 
 

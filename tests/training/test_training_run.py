@@ -164,7 +164,7 @@ def test_what_a_method_would_ignore_is_refused(method: str) -> None:
 
 
 def test_the_training_part_is_not_kept_as_floats() -> None:
-    """Its mean and deviation are asked for once; bytes are a quarter of the memory."""
+    """Its mean and deviation are computed once; bytes are a quarter of the memory."""
     dataset = images(64)
     architecture(small().model, dataset)
     assert "x" not in vars(dataset.train)
@@ -229,14 +229,14 @@ def test_bfloat16(tmp_path: Path) -> None:
     assert runs["bfloat16"]["natural"] != runs["float32"]["natural"]
     assert runs["bfloat16"]["natural"] == pytest.approx(runs["float32"]["natural"], rel=2**-7)
     # Of the same first weights: in float32 the first difference is one-sided, with an error of
-    # order t = 0.003, since f(x) is known from the loss.
+    # order t = 0.003, since f(x) comes from the loss.
     assert runs["bfloat16"]["penalty"] == pytest.approx(runs["float32"]["penalty"], rel=1e-2)
     assert {tensor.dtype for tensor in weights(tmp_path / "bfloat16").values()} == {torch.float32}
     with pytest.raises(ValueError, match="float16 training needs a GPU"):
         train(small(loop={"precision": "float16"}), tmp_path / "float16")
 
 
-def test_what_accelerate_is_told_does_not_reach_the_penalty(
+def test_options_of_accelerate_do_not_reach_the_penalty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`accelerate launch --mixed_precision=bf16` would wrap the model's own forward."""
@@ -338,7 +338,7 @@ OLDER = {
 
 @pytest.mark.parametrize("keys", OLDER)
 def test_a_run_of_an_older_version(tmp_path: Path, keys: str) -> None:
-    """It cannot go on, but its network and its data can be had."""
+    """It cannot continue, but its network and its data can be loaded."""
     train(small(data={"seed": 3}), tmp_path)
     recipe = tmp_path / "config.yaml"
     content = yaml.safe_load(recipe.read_text())
@@ -386,7 +386,7 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         train(config, tmp_path / "run")
 
 
-def test_about_as_many_examples_as_asked_for() -> None:
+def test_about_as_many_examples_as_requested() -> None:
     """Of each class its share, which rounds by up to half an example."""
     for n in (100, 128, 333):
         y = build_data(small(data={"examples": n}).data).train.y
@@ -496,7 +496,7 @@ def test_layers_that_hooks_compute_are_attacked_as_they_are() -> None:
     assert not attacked.fold
 
 
-def test_a_fold_is_not_believed_while_the_last_layer_is_zero() -> None:
+def test_a_fold_is_rejected_while_the_last_layer_is_zero() -> None:
     module = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)
     ).eval()

@@ -31,7 +31,7 @@ def test_a_model_of_the_user_s(tmp_path: Path) -> None:
 
 
 def test_fine_tuning_begins_with_the_weights_it_is_given(tmp_path: Path) -> None:
-    """And BatchNorm's statistics stay, if that is asked for."""
+    """And BatchNorm's statistics stay, on request."""
     train(small(), tmp_path / "first")
     given = {"weights": str(tmp_path / "first" / "last.safetensors"), "freeze_norm": True}
     config = small(model=given, teacher={"weight": 1.0})

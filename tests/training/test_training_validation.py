@@ -99,7 +99,7 @@ def test_the_average_is_what_is_validated_and_kept(tmp_path: Path, scripted: lis
     assert not same(weights(tmp_path, "last"), checkpoint.tensors["model"])
 
 
-def test_figures_of_a_model_that_is_known() -> None:
+def test_figures_of_a_model_in_closed_form() -> None:
     """z = x: the class of the larger coordinate; ε takes from those who lead by less than 2ε."""
     model = nn.Linear(2, 2, bias=False)
     nn.init.eye_(model.weight)
@@ -111,7 +111,7 @@ def test_figures_of_a_model_that_is_known() -> None:
         assert scores == ValidationMetrics(clean=pytest.approx(0.8), robust=pytest.approx(0.4))  # type: ignore[arg-type]
 
 
-def test_figures_of_a_regression_that_is_known() -> None:
+def test_figures_of_a_regression_in_closed_form() -> None:
     """f(x) = 2x, y = 0: −mean (2x)² and −mean (2|x| + 2ε)²."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 2.0)
@@ -122,8 +122,8 @@ def test_figures_of_a_regression_that_is_known() -> None:
     assert scores.robust == pytest.approx(-float((2 * x.abs() + 0.2).square().mean()), rel=1e-6)
 
 
-def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation gets rows of the validation part, as many as it asks for, and of all classes."""
+def test_the_test_split_is_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation gets rows of the validation part, as many as configured, and of all classes."""
     given: list[Tensor] = []
 
     def look(_: nn.Module, x: Tensor, *__: Any, **___: Any) -> ValidationMetrics:

@@ -60,9 +60,9 @@ def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
     assert length == pytest.approx(learner.awp_gamma * float(before.norm()), rel=1e-4)
 
 
-def test_the_penalty_takes_part_in_the_ascent_if_asked_to(tmp_path: Path) -> None:
-    for asked in (False, True):
-        objective = {**AWP, "awp_with_penalty": asked}
+def test_the_penalty_takes_part_in_the_ascent_on_request(tmp_path: Path) -> None:
+    for takes_part in (False, True):
+        objective = {**AWP, "awp_with_penalty": takes_part}
         regulariser = {"name": "taser", "weight": 0.1, "form": "paper"}
-        train(small(objective=objective, regulariser=regulariser), tmp_path / str(asked))
+        train(small(objective=objective, regulariser=regulariser), tmp_path / str(takes_part))
     assert not same(weights(tmp_path / "True"), weights(tmp_path / "False"))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from taser.scores import Density, Gaussian, GaussianMixture
 
 Z = 4.5  # a right identity strays further once in 150,000 estimates
-DETECTED = 8.0  # how far a wrong score has to stand out
+DETECTED = 8.0  # smallest z of a wrong score
 DIMENSIONS = (1, 2, 50)
 
 

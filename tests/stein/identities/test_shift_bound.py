@@ -64,7 +64,7 @@ def test_tightness_without_noise():
 
 
 @pytest.mark.parametrize("density", densities())
-def test_loose_for_a_tilt_that_the_residual_hardly_sees(density):
+def test_loose_for_a_tilt_that_hardly_changes_the_residual(density):
     f, (x, s) = network(density.dim), draws(density)
     found = shift_bound_exact(f, x, s, exponential_tilt(lambda x: (4 * x[:, 0]).sin(), 0.7))
     assert found.rho > 0.4
@@ -152,7 +152,7 @@ def test_probes_leave_the_bound_unbiased():
 def test_standard_errors_against_the_jackknife(rho):
     density, f, n = gaussian(2), network(2), 200
     x, s = draws(density, n)
-    r = residual(f, density)  # squashed, so that f responds but no weight stands out
+    r = residual(f, density)  # squashed, so that f responds but no weight dominates
     bound = partial(shift_bound_exact, f, log_ratio=lambda x: r(x).detach().tanh(), rho=rho)
     found = bound(x, s)
     without = [bound(x[keep], s[keep]) for keep in ~torch.eye(n, dtype=torch.bool)]
@@ -173,7 +173,7 @@ def test_standard_errors_are_those_of_repetitions():
         estimates = [getattr(found, name) for found in repeats]
         spread = float(torch.tensor([e.value for e in estimates]).std())
         claimed = float(torch.tensor([e.stderr for e in estimates]).mean())
-        # A standard deviation from 200 draws is known to 5 %, less well with a heavy tail.
+        # A standard deviation from 200 draws is accurate to 5 %, less with a heavy tail.
         assert claimed == pytest.approx(spread, rel=0.2)
 
 
