@@ -5,8 +5,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from taser._names import hint
@@ -40,6 +42,7 @@ Share = Annotated[Number, _check(lambda v: 0 <= v <= 1, "is a share, from 0 to 1
 Count = Annotated[int, _check(lambda v: v >= 1, "should be at least 1")]
 Whole = Annotated[int, _check(lambda v: v >= 0, "should be zero or more")]
 
+MOST_ALIASES = 20  # in a YAML file
 UNKNOWN = "unexpected_keyword_argument"
 WANTED = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
@@ -48,9 +51,27 @@ WANTED = {
 }  # fmt: skip
 
 
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The keys in a YAML file; the error names the file."""
+    try:
+        text = path.read_text()
+        # Aliases of aliases multiply, so that a few lines could fill the memory.
+        if sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)) > MOST_ALIASES:
+            raise ValueError(f"there are more than {MOST_ALIASES} aliases")
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as YAML: {error}") from None
+    if not isinstance(content, dict | None):
+        raise ValueError(f"{path} should hold keys and their values; got {content!r:.60}")
+    return content or {}
+
+
 def from_mapping(kind: type[T], content: Mapping[str, Any], source: str) -> T:
     """A dataclass of settings from nested dictionaries; `source` is named in the error."""
-    text = json.dumps(content, default=str)  # pydantic's strict rules for JSON take lists as tuples
+    try:  # pydantic's strict rules for JSON take lists as tuples
+        text = json.dumps(content, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{source} cannot be read: {error}") from None
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:

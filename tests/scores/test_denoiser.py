@@ -185,6 +185,13 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other")
     with pytest.raises(ValueError, match="no taser denoiser"):
         Denoiser.load(tmp_path / "other")
+    for config in ("[]", "{", "{}", '{"event_shape": 3, "network": {}}',
+                   '{"event_shape": [2], "network": {}, "std": "x"}',
+                   '{"event_shape": [2], "network": {}}'):  # fmt: skip
+        header = {"kind": "taser.denoiser", "config": config}
+        save_file({"weight": torch.zeros(2)}, tmp_path / "odd", header)
+        with pytest.raises(ValueError, match="odd does not hold the denoiser that its header"):
+            Denoiser.load(tmp_path / "odd")
     (tmp_path / "state").write_bytes(b"not a state")
     denoiser = Denoiser((1, 8, 8), width=8, multipliers=(1, 2))
     with pytest.raises(ValueError, match="should be a folder of checkpoints; it is a file"):

@@ -91,9 +91,28 @@ def test_an_interrupted_write_leaves_no_cache(folder: Path) -> None:
     def fails(_x: torch.Tensor, _sigma: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
+    folder = folder / "new"
     with pytest.raises(RuntimeError, match="memory"):
         write_cache(folder, from_edm(Function(fails), 0.1), torch.zeros(4, 2), data="")
     with pytest.raises(StaleCache, match="no whole"):
+        read_cache(folder)
+
+
+@pytest.mark.parametrize("file", ["scores.npy", "manifest.json", "thesis.txt"])
+def test_nothing_is_written_over(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text("mine")
+    with pytest.raises(FileExistsError, match="is not empty: give another folder"):
+        write_cache(tmp_path, smooth(), torch.zeros(4, 2, 3), data="")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[1]", "should hold a JSON object"), ("{", "is not JSON"), ("{}", "shape is missing")],
+)
+def test_a_damaged_manifest_is_named(folder: Path, text: str, message: str) -> None:
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"manifest\.json.* {message}"):
         read_cache(folder)
 
 

@@ -86,8 +86,8 @@ def test_yaml_gives_the_configuration_again(tmp_path: Path) -> None:
         ("regulariser: {unit: noise}", r"unit=noise was replaced by regulariser\.form \(a form"),
         ("regulariser: {name: gradient}", r"=gradient was replaced by regulariser\.name=gradient-"),
         ("loop: 3", "loop should hold keys; got 3"),
-        ("[1, 2]", r"should hold keys such as data: and loop:; got \[1, 2\]"),
-        ("loop: {epochs: 3", "recipe.yaml is not YAML"),
+        ("[1, 2]", r"should hold keys and their values; got \[1, 2\]"),
+        ("loop: {epochs: 3", "recipe.yaml cannot be read as YAML"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:

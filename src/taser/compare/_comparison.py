@@ -10,11 +10,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import nn
 
 from taser._files import Progress
 from taser._runtime import default_device
+from taser._settings import read_yaml
 from taser.attacks import Threat
 from taser.data import Split
 from taser.evaluation import TooFewCorrect, accuracy_curve, audit, evaluate, subset
@@ -182,7 +182,7 @@ def _check_same_penalty(runs: Runs, job: Job, penalty: RegulariserConfig) -> Non
         same_row = all(other.get(key) == job.get(key) for key in ("method", "variant", "finetuned"))
         if not same_row or not runs.finished(name) or not kept.exists():
             continue
-        theirs = yaml.safe_load(kept.read_text())["regulariser"]
+        theirs = read_yaml(kept)["regulariser"]
         if not penalty.name == theirs["name"] == "taser":
             continue
         tried = {o.partition("=")[0] for each in (job, other) for o in each.get("candidate", [])}

@@ -6,12 +6,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from taser._names import hint
-from taser._settings import SETTINGS, Count, Number, Whole, from_mapping
+from taser._settings import SETTINGS, Count, Number, Whole, from_mapping, read_yaml
 from taser.attacks import ATTACK_NAMES, Threat
 from taser.attacks._attack import shown
 from taser.training import read_recipe
@@ -264,9 +263,6 @@ def read_comparison(name: Path | str, *, trust_code: bool = False) -> Comparison
     recipe = f"{name} is the recipe of a run: `taser train --recipe {name}`"
     try:
         path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
-        content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {error}") from None
     except ValueError:
         if str(name) in shipped_recipes():
             raise ValueError(recipe) from None
@@ -275,8 +271,7 @@ def read_comparison(name: Path | str, *, trust_code: bool = False) -> Comparison
             f"there is no file and no comparison {str(name)!r}{hint(name, known)}; "
             f"those that ship are {', '.join(known)}"
         ) from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{name} should hold keys such as methods and variants; got {content!r}")
+    content = read_yaml(path)
     if content.keys() & {"data", "loop", "extends"}:
         raise ValueError(recipe)
     config = from_mapping(ComparisonConfig, content, str(name))

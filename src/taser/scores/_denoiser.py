@@ -218,9 +218,13 @@ class Denoiser(nn.Module):
             raise ValueError(f"{path} is not a safetensors file, or is damaged: {error}") from None
         if header.get("kind") != KIND:
             raise ValueError(f"{path} holds no taser denoiser: use from_diffusers or from_edm?")
-        config = json.loads(header["config"])
-        denoiser = cls(config.pop("event_shape"), **config.pop("network"), **config)
-        denoiser.load_state_dict(state)
+        try:
+            config = json.loads(header["config"])
+            denoiser = cls(config.pop("event_shape"), **config.pop("network"), **config)
+            denoiser.load_state_dict(state)
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            message = f"{path} does not hold the denoiser that its header describes: {error}"
+            raise ValueError(message) from error
         return denoiser.eval()
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from taser._files import Progress, write_atomically
+from taser._files import Progress, read_json, write_atomically
 
 from ._score import NoisedScore
 
@@ -43,14 +43,14 @@ def write_cache(
     folder: Path, score: NoisedScore, x: Tensor, *,
     data: str, batch: int = 256, progress: Progress | None = None,
 ) -> None:  # fmt: skip
-    """s at every row of x, (N, *), into `folder` as half-precision numbers.
+    """s at every row of x, (N, *), into `folder`, new or empty, as half-precision numbers.
 
     data: the hash of what x came from. The manifest is written last: without it there is no cache.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: give another folder, or remove this one")
     path = folder / "scores.npy"
-    (folder / "manifest.json").unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
     # A mapped file on a full disk would end the process without a message, so check before.
     if shutil.disk_usage(folder).free < 1.1 * (needed := 2 * x.numel()):
         message = f"the scores take {needed / 1e6:,.0f} MB; make room"
@@ -78,7 +78,7 @@ def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndar
     path = folder / "manifest.json"
     if not path.exists():
         raise StaleCache(f"{folder} holds no whole score cache: make it with `taser score cache`")
-    manifest = json.loads(path.read_text())
+    manifest = read_json(path, "shape", "checksum")
     for name, wanted in expected.items():
         if manifest.get(name) != wanted:
             was = f"was made for {name} = {manifest.get(name)}, not {wanted}"

@@ -37,10 +37,10 @@ class DataConfig:
 
     name: str = "digits"
     examples: Count | None = None
-    validation: Number = 0.1
+    validation: Share = 0.1
     augment: Literal["auto", "none", "crop", "crop_and_flip"] = "auto"
-    padding: int = 4
-    size: int | None = None
+    padding: Whole = 4
+    size: Count | None = None
     target: str | None = None
     ignore: tuple[str, ...] = ()
     task: Literal["classification", "regression"] | None = None
@@ -58,7 +58,7 @@ class ModelConfig:
     """
 
     name: str = "auto"
-    width: int | None = None
+    width: Count | None = None
     activation: Literal["relu", "silu", "softplus"] | None = None
     weights: str | None = None
     freeze_norm: bool = False
@@ -189,7 +189,7 @@ class ScheduleConfig:
     warmup: Share = 0.0
     final: Share = 0.0
     milestones: tuple[Share, ...] = (0.5, 0.75)
-    factor: Number = 0.1
+    factor: Share = 0.1
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -243,7 +243,7 @@ class LoopConfig:
     compile: bool = False
     ema: Share = 0.0
     seed: Whole = 0
-    save_minutes: Number = 5.0
+    save_minutes: NotNegative = 5.0
     device: Literal["auto", "cpu"] = "auto"
     threads: Whole | None = None
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from taser._names import hint, refuse_code
-from taser._settings import from_mapping
+from taser._settings import from_mapping, read_yaml
 
 from ._config import Config
 
@@ -47,7 +47,7 @@ def read_recipe(
     `methods:` holds a recipe for each, called FILE/METHOD: the method's keys change the file's.
     """
     content = _content(name)
-    if methods := content.get("methods"):
+    if isinstance(methods := content.get("methods"), dict):
         names = ", ".join(f"{name}/{method}" for method in methods)
         raise ValueError(f"{name} holds several recipes; take one of {names}")
     config = override(from_mapping(Config, content, str(name)), overrides)
@@ -90,23 +90,16 @@ def _content(
         raise _unknown(name)
     if path in above:
         raise ValueError(f"{path.name} extends itself, by way of {above[-1].name}")
-    try:
-        content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
-    content = {} if content is None else content
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} should hold keys such as data: and loop:; got {content!r}")
+    content = {key: {} if keys is None else keys for key, keys in read_yaml(path).items()}
     if "variants" in content or isinstance(content.get("methods"), list):
         raise ValueError(f"{name} is a comparison: `taser compare {name}`")
-    content = {name: {} if keys is None else keys for name, keys in content.items()}
     if "extends" in content:
         base = _content(str(content.pop("extends")), path.parent, (*above, path))
         content = _merged(base, content)
     if not method:
         return content
     methods = content.pop("methods", {})
-    if method not in methods:
+    if not isinstance(methods, dict) or method not in methods:
         raise _unknown(name)
     return _merged(content, methods[method] or {})
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from taser._files import read_json, write_atomically
 from taser._names import refuse_code
-from taser._settings import from_mapping
+from taser._settings import from_mapping, read_yaml
 
 from ._build import build_model
 from ._config import Config, DataConfig
@@ -100,8 +100,7 @@ def check_same_run(config: Config, out: Path) -> None:
 def read_data_config(folder: Path) -> DataConfig:
     """Which data a run was trained on; its other settings may be another version's."""
     path = folder / "config.yaml"
-    content = {"data": yaml.safe_load(path.read_text())["data"]}
-    return from_mapping(Config, content, str(path)).data
+    return from_mapping(Config, {"data": read_yaml(path).get("data", {})}, str(path)).data
 
 
 def load_trained(
