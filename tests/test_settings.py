@@ -1,12 +1,17 @@
 """Settings from mappings: what is taken, and errors that say where and what was wanted."""
 
+from contextlib import suppress
 from dataclasses import field
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pydantic.dataclasses import dataclass
 
 from taser._settings import SETTINGS, Count, Number, Positive, from_mapping
+from taser.training import read_recipe
+from taser.training._run_folder import read_data_config
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -61,3 +66,24 @@ def test_what_is_refused(content: dict[str, Any], message: str) -> None:
 def test_settings_built_in_python_are_checked_as_well() -> None:
     with pytest.raises(ValueError, match="should be at least 1; got 0"):
         Part(0)
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghij")
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[1]", "3", "? [a]\n: 1", "2020-01-01: 3", "data: {2020-01-01: 3}", "data: &a {options: *a}",
+     "model: {options: " + 500 * "[" + 500 * "]" + "}", "methods: 3", "extends: [1]", "loop: {: ",
+     "!!python/object/apply:os.system ['true']", "loop: {seed: " + 5000 * "9" + "}", BOMB,
+     b"\x80\x81", b"\x00"],
+)  # fmt: skip
+def test_damaged_yaml_ends_in_one_sentence(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError):
+        read_recipe(path)
+    with suppress(ValueError):  # a run's other sections are not read
+        read_data_config(tmp_path)

@@ -5,7 +5,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from taser.scores import Affine, Density, Gaussian, GaussianMixture, KernelDensity, Score
+from taser.scores import (
+    Affine,
+    DenoisingScore,
+    Density,
+    Gaussian,
+    GaussianMixture,
+    KernelDensity,
+    Score,
+)
 
 torch_double = torch.float64
 
@@ -169,4 +177,10 @@ def test_whole_numbers_are_reported() -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match="should be floating point"):
             build()
+    with pytest.raises(ValueError, match=r"x should be floating point; got torch\.uint8"):
+        DenoisingScore(lambda x, _: x, 0.1)(torch.zeros(4, 2, dtype=torch.uint8))
+    for call in (Gaussian, Gaussian.fit, KernelDensity(torch.zeros(3, 2), 1.0),
+                 DenoisingScore(lambda x, _: x, 0.1)):  # fmt: skip
+        with pytest.raises(TypeError, match=r"should be a torch\.Tensor; got ndarray"):
+            call(torch.zeros(4, 2).numpy())  # type: ignore[operator]
     assert Affine(Gaussian(torch.zeros(2)), scale=2, shift=-1).scale.is_floating_point()

@@ -9,16 +9,9 @@ from torch import Tensor, nn
 
 from taser._runtime import noise_like
 
-from ._score import NoisedScore, check_sigma
+from ._score import NoisedScore, check_floating, check_sigma
 
 CHUNK = 1024  # inputs at a time, which bounds the memory of a kernel density
-
-
-def check_floating(name: str, given: Tensor) -> None:
-    if not isinstance(given, Tensor):
-        raise TypeError(f"{name} should be a torch.Tensor; got {type(given).__name__}")
-    if not given.is_floating_point():
-        raise ValueError(f"{name} should be floating point; got {given.dtype}: {name}.float()")
 
 
 class Density(nn.Module, ABC):
@@ -39,9 +32,10 @@ class Density(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """∇log p at x: (B, *event) → (B, *event), detached."""
+        rows = self._rows(x)
         # Half precision would lose the digits in which neighbours differ.
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            return self._score(self._rows(x)).to(x.dtype).view(x.shape)
+            return self._score(rows).to(x.dtype).view(x.shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p at x: (B, *event) → (B,), differentiable."""
@@ -57,10 +51,10 @@ class Density(nn.Module, ABC):
         return DensityScore(self, sigma)
 
     def _rows(self, x: Tensor) -> Tensor:
+        check_floating("x", x)
         if tuple(x.shape[1:]) != self.event_shape:
             wanted = f"{type(self).__name__} is of inputs of shape {self.event_shape}"
             raise ValueError(f"{wanted}; got x of shape {tuple(x.shape)}")
-        check_floating("x", x)
         return x.flatten(1).to(next(self.buffers()).dtype)
 
     def extra_repr(self) -> str:
@@ -129,8 +123,8 @@ class Gaussian(Density):
     factor: Tensor
 
     def __init__(self, mean: Tensor, cov: Tensor | float = 1.0) -> None:
-        super().__init__(mean.shape)
         check_floating("mean", mean)
+        super().__init__(mean.shape)
         matrix = covariance_matrices(cov, self.dim, mean)
         if matrix.ndim != 2:
             raise ValueError(f"Gaussian takes one covariance; got a stack of {len(matrix)}")
@@ -189,8 +183,8 @@ class GaussianMixture(Density):
     def __init__(
         self, means: Tensor, cov: Tensor | float = 1.0, weights: Tensor | None = None
     ) -> None:
-        super().__init__(means.shape[1:])
         check_floating("means", means)
+        super().__init__(means.shape[1:])
         m = len(means)
         matrices = covariance_matrices(cov, self.dim, means).expand(m, self.dim, self.dim)
         weights = torch.ones(m) if weights is None else weights
@@ -245,8 +239,8 @@ class KernelDensity(Density):
     points: Tensor
 
     def __init__(self, points: Tensor, bandwidth: float) -> None:
-        super().__init__(points.shape[1:])
         check_floating("points", points)
+        super().__init__(points.shape[1:])
         if not bandwidth > 0:
             raise ValueError(f"bandwidth should be positive; got {bandwidth}")
         self.register_buffer("points", points.detach().flatten(1))

@@ -56,6 +56,14 @@ def check_sigma(sigma: float) -> float:
     return float(sigma)
 
 
+def check_floating(name: str, given: Tensor) -> None:
+    """Raise unless `given` is a floating-point tensor."""
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} should be a torch.Tensor; got {type(given).__name__}")
+    if not given.is_floating_point():
+        raise ValueError(f"{name} should be floating point; got {given.dtype}: {name}.float()")
+
+
 def noise_level(
     timestep: int | None, sigma: float | None, sigmas: Sequence[float] | None = None
 ) -> float:
@@ -132,6 +140,7 @@ class DenoisingScore(NoisedScore):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """s_σ at x itself: (B, *) → (B, *), detached."""
+        check_floating("x", x)
         half = self.precision == "bfloat16" or (self.precision == "auto" and has_bfloat16(x.device))
         own = next((p.dtype for p in self.parameters() if p.is_floating_point()), x.dtype)
         inside = x.to(own)
