@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -44,3 +45,12 @@ def test_the_notebook_is_the_tutorial_whose_code_runs() -> None:
 
 def test_readme_has_code_that_is_tested() -> None:
     assert len(BLOCK.findall((ROOT / "README.md").read_text())) >= 1
+
+
+def test_the_citation_file_and_the_readme_agree() -> None:
+    paper = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
+    readme = (ROOT / "README.md").read_text().replace("{", "").replace("}", "")
+    assert paper["title"] in readme
+    assert paper["journal"] in readme
+    assert f"year    = {paper['year']}" in readme
+    assert all(author["family-names"] in readme for author in paper["authors"])
