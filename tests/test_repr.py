@@ -26,7 +26,7 @@ def public() -> Iterator[object]:
     yield from (gaussian, scores.GaussianMixture(torch.rand(5, 2), 0.5), denoiser, level)
     yield gaussian.at(sigma=0.5)
     yield from (scores.KernelDensity(X, 0.2), scores.from_edm(lambda x, _: x, 0.1))
-    yield from (scores.Affine(gaussian, 2.0), scores.Scaled(level, 2.0))
+    yield scores.Affine(gaussian, 2.0)
     yield scores.FitConfig()
     inner = attacks.PGD(threat)
     yield from (threat, inner, attacks.FGSM(), attacks.RestartedPGD(), attacks.SPSA())

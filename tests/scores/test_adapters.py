@@ -15,8 +15,6 @@ import taser
 from taser.scores import (
     DenoisingScore,
     Gaussian,
-    NoisedScore,
-    Scaled,
     from_diffusers,
     from_edm,
     normalised,
@@ -215,21 +213,14 @@ def test_pairs_are_the_noise_that_is_recognised(data: GaussianData, x: Tensor) -
     s = score.paired(x, generator(1))
     moved, _ = score.noised(x, generator(1))
     torch.testing.assert_close(s, score(moved) - score(x))  # ∇s·σε
-    torch.testing.assert_close(Scaled(score, 2.0).paired(x, generator(1)), 2 * s)
+    scaled = normalised(score, x, 0.1)
+    torch.testing.assert_close(scaled.paired(x, generator(1)), scaled.factor * s)
 
 
-def test_scaled_scores_carry_no_graph(x: Tensor) -> None:
+def test_scores_carry_no_graph(x: Tensor) -> None:
     """Even if the network does not detach."""
     weight = torch.ones(3, requires_grad=True)
-
-    class Forgetful(NoisedScore):
-        sigma = 0.1
-
-        def forward(self, x: Tensor) -> Tensor:
-            return weight * x
-
-    assert Forgetful()(x).requires_grad
-    assert not Scaled(Forgetful(), 2.0)(x).requires_grad
+    assert not DenoisingScore(lambda x, _: weight * x, 0.1)(x).requires_grad
 
 
 def test_a_real_unet_goes_from_disk_to_a_penalty(tmp_path: Path) -> None:

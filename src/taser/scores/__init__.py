@@ -8,7 +8,6 @@ from ._score import (
     Affine,
     DenoisingScore,
     NoisedScore,
-    Scaled,
     Score,
     normalised,
     sigma_of,
@@ -18,7 +17,7 @@ from ._score_cache import read_cache, write_cache
 
 __all__ = [
     "Affine", "Denoiser", "DenoisingScore", "Density", "DensityScore", "FitConfig", "Gaussian",
-    "GaussianMixture", "KernelDensity", "NoisedScore", "Scaled", "Score", "ffdnet",
+    "GaussianMixture", "KernelDensity", "NoisedScore", "Score", "ffdnet",
     "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained", "read_cache",
     "sigma_of", "timestep_of", "write_cache",
 ]  # fmt: skip

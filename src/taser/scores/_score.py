@@ -1,5 +1,6 @@
 """What a score is, its noise level, Tweedie's formula, and a score in other coordinates."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -130,6 +131,7 @@ class DenoisingScore(NoisedScore):
             raise ValueError(f"precision should be one of {get_args(Precision)}; got {precision!r}")
         self.denoise, self.sigma = denoise, check_sigma(sigma)
         self.sigmas: Sequence[float] | None = None  # of a diffusion model's own timesteps
+        self.factor = 1.0  # of the score; see :func:`normalised`
         self.precision: Precision = precision
         self.eval()
 
@@ -150,7 +152,8 @@ class DenoisingScore(NoisedScore):
             given, got = tuple(x.shape), tuple(denoised.shape)
             raise ValueError(f"a denoiser should return the shape it was given, {given}; got {got}")
         full = torch.promote_types(own, torch.float32)  # of a network in half precision, too
-        return ((denoised.to(full) - inside.to(full)) / self.sigma**2).to(x.dtype).detach()
+        s = self.factor * (denoised.to(full) - inside.to(full)) / self.sigma**2
+        return s.to(x.dtype).detach()
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
         """The same denoiser at another noise level: a timestep, or σ.
@@ -158,11 +161,8 @@ class DenoisingScore(NoisedScore):
         The timestep is of the diffusion model's own schedule if it has one, else of DDPM's linear
         schedule.
         """
-        level = noise_level(timestep, sigma, self.sigmas)
-        score = DenoisingScore(self.denoise, level, precision=self.precision)
-        score.sigmas = self.sigmas
-        for name, network in self.named_children():  # what an adapter holds beside its function
-            score.add_module(name, network)
+        score = copy.copy(self)  # of the same network
+        score.sigma = noise_level(timestep, sigma, self.sigmas)
         return score
 
     def __repr__(self) -> str:
@@ -207,22 +207,7 @@ class Affine(nn.Module):
         return (scale * self.score(scale * x + shift)).detach()
 
 
-class Scaled(NoisedScore):
-    """c·s(x): a score of another size, as the paper's c_t makes it. No longer ∇log of anything."""
-
-    def __init__(self, score: NoisedScore, factor: float) -> None:
-        super().__init__()
-        self.score, self.sigma, self.factor = score, score.sigma, float(factor)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, *) → (B, *), detached."""
-        return self.factor * self.score(x).detach()
-
-    def extra_repr(self) -> str:
-        return f"factor={self.factor:g}"
-
-
-def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> Scaled:
+def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> DenoisingScore:
     """The score times c, with the standard deviation on x that it has at the reference level.
 
     c_t = std(s_ref)/std(s_t) on x: (N, *), as the paper wants it; its formula is upside down.
@@ -230,4 +215,6 @@ def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> Scal
     reference, here = score.at(sigma=reference_sigma)(x).std(), score(x).std()
     if not float(here) > 0:
         raise ValueError("the score is constant on x, so it has no size to normalise")
-    return Scaled(score, float(reference / here))
+    scaled = copy.copy(score)
+    scaled.factor = float(reference / here) * score.factor
+    return scaled
