@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,6 +67,22 @@ def import_callable(spec: str) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"{spec} should be callable; it is of type {type(found).__name__}")
     return found
+
+
+def call_named(spec: str, kinds: tuple[type, ...], wanted: str, **options: Any) -> Any:
+    """What the callable named by `spec` returns for the options; it must be of one of the kinds."""
+    build = import_callable(spec)
+    if isinstance(build, kinds):
+        raise ValueError(f"{spec} is {wanted} already; name a function that returns one")
+    try:
+        signature(build).bind(**options)
+    except TypeError as error:
+        given = ", ".join(options) or "no options"
+        raise ValueError(f"{spec} cannot be called with {given}: {error}") from error
+    built = build(**options)
+    if not isinstance(built, kinds):
+        raise ValueError(f"{spec} should return {wanted}; got {type(built).__name__}")
+    return built
 
 
 def _import_package(name: str) -> ModuleType:

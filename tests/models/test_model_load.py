@@ -101,7 +101,7 @@ def test_regression_gives_one_number_in_either_shape(file: str) -> None:
         (":linear", {}, "callable' is needed"),
         ("FILE:liner", {}, "did you mean 'linear'"),
         ("FILE:number", {}, "should be callable; it is of type int"),
-        ("FILE:made", {}, "is a model already; name a function that returns one"),
+        ("FILE:made", {}, "is an nn.Module already; name a function that returns one"),
         ("FILE:text", {}, "should return an nn.Module; got str"),
         ("FILE:linear", {"depth": 3}, "cannot be called with depth: .*unexpected"),
         ("torch.nn:Linear", {}, "cannot be called with no options: .*in_features"),

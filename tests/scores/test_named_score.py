@@ -95,7 +95,7 @@ def test_a_diffusers_model_by_its_folder(tmp_path: Path) -> None:
 def test_wrong_names_are_reported(own: Path) -> None:
     with pytest.raises(ValueError, match=r"should return a score with a noise level.* got Shrink"):
         named(f"{own}:wrong")
-    with pytest.raises(ValueError, match=r"cannot be called without arguments: .*path"):
+    with pytest.raises(ValueError, match=r"cannot be called with no options: .*path"):
         named(f"{own}:asking")
     with pytest.raises(ValueError, match="which function in the file"):
         named(own)

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Mapping
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from taser._files import read_json
-from taser._names import import_callable
+from taser._names import call_named
 
 from ._architectures import build
 
@@ -95,7 +94,7 @@ def load_model(
     False
     """
     if ":" in spec:
-        model = _call(spec, options)
+        model = call_named(spec, (nn.Module,), "an nn.Module", **options)
     elif spec.endswith(".py"):
         raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
     else:
@@ -125,19 +124,4 @@ def load_model(
     if got not in allowed:
         wanted = " or ".join(map(str, allowed))
         raise ValueError(f"{spec} should give {wanted} for two inputs of shape {shape}; got {got}")
-    return model
-
-
-def _call(spec: str, options: dict[str, Any]) -> nn.Module:
-    make = import_callable(spec)
-    if isinstance(make, nn.Module):
-        raise ValueError(f"{spec} is a model already; name a function that returns one")
-    try:
-        signature(make).bind(**options)
-    except TypeError as error:
-        given = ", ".join(options) or "no options"
-        raise ValueError(f"{spec} cannot be called with {given}: {error}") from error
-    model = make(**options)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"{spec} should return an nn.Module; got {type(model).__name__}")
     return model

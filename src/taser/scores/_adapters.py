@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable
 from importlib.resources import as_file, files
 from importlib.util import find_spec
-from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from taser._names import import_callable
+from taser._names import call_named
 
 from ._denoiser import Denoiser
 from ._score import (
@@ -230,13 +229,5 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
             names = f"{', '.join(SHIPPED)}, ffdnet, diffusers:NAME or file.py:function"
             raise FileNotFoundError(f"no score at {spec}; wanted: a file of `score fit`, {names}")
         return Denoiser.load(path)
-    build = import_callable(spec)
-    try:
-        signature(build).bind()
-    except TypeError as error:
-        raise ValueError(f"{spec} cannot be called without arguments: {error}") from error
-    score = build()
-    if not isinstance(score, Denoiser | DenoisingScore):
-        got = type(score).__name__
-        raise ValueError(f"{spec} should return a score with a noise level, as from_edm; got {got}")
-    return score
+    wanted = "a score with a noise level, as from_edm returns"
+    return call_named(spec, (Denoiser, DenoisingScore), wanted)
