@@ -26,10 +26,10 @@ from taser.training import Config, load_trained, override, read_recipe, train
 from taser.training import _build as training_build
 from taser.training import _run as run
 from taser.training._build import (
-    architecture,
     build_augmentation,
     build_data,
     build_objective,
+    describe_network,
     set_up,
 )
 from taser.training._run_folder import read_data_config
@@ -166,7 +166,7 @@ def test_what_a_method_would_ignore_is_refused(method: str) -> None:
 def test_the_training_part_is_not_kept_as_floats() -> None:
     """Its mean and deviation are computed once; bytes are a quarter of the memory."""
     dataset = images(64)
-    architecture(small().model, dataset)
+    describe_network(small().model, dataset)
     assert "x" not in vars(dataset.train)
 
 

@@ -66,7 +66,7 @@ def build_data(config: DataConfig, root: Path | None = None) -> Dataset:
 
 
 def build_augmentation(config: DataConfig, dataset: Dataset) -> CropAndFlip | None:
-    """Crops and flips, where they are asked for or known to be right."""
+    """The augmentation of the recipe; "auto" is crops and flips for CIFAR-10, else nothing."""
     kind = config.augment
     if kind == "auto":
         kind = "crop_and_flip" if dataset.name == "cifar10" else "none"
@@ -77,8 +77,11 @@ def build_augmentation(config: DataConfig, dataset: Dataset) -> CropAndFlip | No
     return CropAndFlip(config.padding, flip=kind == "crop_and_flip")
 
 
-def architecture(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
-    """What the network is built from, for model.json; a built-in one normalises its inputs."""
+def describe_network(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
+    """The network's name, shapes and options, as in model.json.
+
+    A built-in network normalises its inputs by the training part's mean and standard deviation.
+    """
     images = dataset.train.is_images
     name = ("cnn" if images else "mlp") if config.name == "auto" else config.name
     options = dict(config.options)
@@ -266,10 +269,10 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     device = accelerator.device
 
     dataset = dataset or build_data(config.data)
-    network = architecture(config.model, dataset)
+    architecture = describe_network(config.model, dataset)
     torch.manual_seed(combine_seeds(loop.seed, WEIGHTS))
     weights = Path(config.model.weights).expanduser() if config.model.weights else None
-    model = build_model(network, weights).train().to(device)
+    model = build_model(architecture, weights).train().to(device)
     for module in model.modules():
         if config.model.freeze_norm and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -310,7 +313,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     average = EMA(model, loop.ema) if loop.ema else None
     learner.model = accelerator.prepare_model(model)
     return Setup(
-        config, dataset, network, batches, learner, average,
+        config, dataset, architecture, batches, learner, average,
         attacks.PGD(threat, config.validation.steps), generator, device,
         accelerator.process_index, layout,
     )  # fmt: skip

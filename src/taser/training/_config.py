@@ -27,12 +27,13 @@ def _one_of(registry: Mapping[str, Any], *others: str) -> Any:
 
 @dataclass(frozen=True, config=SETTINGS)
 class DataConfig:
-    """Which examples.
+    """The data set and how it is prepared.
 
-    examples: train on about so many, drawn once by `seed` (None: all); validation: the share held
-    out. augment: "auto" crops and flips CIFAR-10 and nothing else; padding: of the crops. size: to
-    which a folder's images are resized. Of a table, target: the column to predict; ignore: columns
-    to leave out; task: in place of a guess from the target.
+    examples: size of a random training subset, drawn with `seed` (None: all). validation: the share
+    of the training part that is held out. augment: "auto" crops and flips CIFAR-10 only; padding:
+    pixels around an image before the crop. size: side to which a folder's images are resized. For
+    tables: target is the column to predict, ignore lists columns to leave out, and task replaces
+    the guess from the target.
     """
 
     name: str = "digits"
@@ -49,12 +50,12 @@ class DataConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class ModelConfig:
-    """Which network.
+    """The network.
 
-    name: a built-in one, "package.module:callable" or "file.py:callable"; "auto" is a small CNN for
-    images and an MLP for vectors. weights: the file of a state dict to begin with; options: further
-    keyword arguments of the architecture. freeze_norm: BatchNorm stays in evaluation mode and keeps
-    its statistics, as is right for short fine-tuning.
+    name: a built-in network, "package.module:callable" or "file.py:callable"; "auto" is a small CNN
+    for images and an MLP for vectors. weights: a file with the state dict to start from; options:
+    further keyword arguments of the network. freeze_norm: keep BatchNorm in evaluation mode with
+    its statistics, which suits short fine-tuning.
     """
 
     name: str = "auto"
@@ -180,9 +181,9 @@ class OptimiserConfig:
 class ScheduleConfig:
     """The learning rate over training.
 
-    warmup: the share of training over which it grows to the highest. final: of "cosine" and
-    "linear", the last rate as a share of the highest. milestones, factor: of "step", the shares of
-    training after which the rate is multiplied by the factor.
+    warmup: the share of training over which the rate grows to its maximum. final: for "cosine" and
+    "linear", the last rate divided by the maximum. milestones, factor: for "step", the rate is
+    multiplied by the factor after these shares of training.
     """
 
     name: Literal["cosine", "linear", "step", "constant"] = "cosine"
@@ -194,21 +195,21 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class TeacherConfig:
-    """α of α·KL(f_θ0 ‖ f_θ), with θ0 the weights that training began with. Zero: no teacher."""
+    """weight: α of α·KL(f_θ0 ‖ f_θ), where θ0 are the initial weights; zero for no teacher."""
 
     weight: NotNegative = 0.0
 
 
 @dataclass(frozen=True, config=SETTINGS)
 class ValidationConfig:
-    """Which weights are kept as best, by their figures on held-out data.
+    """How the best weights are chosen on held-out data.
 
-    select: by accuracy under a short PGD, "robust", or "clean" accuracy; a tie goes by the other
-    figure, then to the later weights. "auto" is robust for adversarial methods and clean for
-    standard training, whose first epochs are its most robust and least useful. "last" keeps the
-    last weights, as papers without a validation part do. every: so many epochs; examples: how many
-    of the validation part; steps: of the attack; patience: stop after so many validations without
-    a rise of the chosen figure (None: never).
+    select: by accuracy under a short PGD ("robust") or without an attack ("clean"); the other
+    accuracy breaks ties, then the later weights are kept. "auto" is robust for adversarial methods
+    and clean for standard training, whose first epochs are the most robust and least accurate.
+    "last" keeps the last weights. every: epochs between two validations; examples: size of the
+    validation subset; steps: of the attack; patience: stop after this many validations without
+    an improvement (None: never).
     """
 
     select: Literal["auto", "robust", "clean", "last"] = "auto"
@@ -224,14 +225,14 @@ class ValidationConfig:
 
 @dataclass(frozen=True, config=SETTINGS)
 class LoopConfig:
-    """How long, on what, and how fast.
+    """Duration, hardware and speed.
 
-    accumulate: take each batch in so many pieces, to save memory. precision: "auto" is bfloat16 on
-    a GPU that has it, float32 otherwise. fold: attack with BatchNorm folded into convolutions, the
-    same function but faster; compile: attack a compiled network, faster still, which takes a C++
-    compiler and up to a minute at the start. ema: decay of the averaged weights that are validated
-    and kept (0: none). save_minutes: between checkpoints inside an epoch. device: "auto" is what
-    Accelerate finds.
+    accumulate: the number of pieces that a batch is processed in, to save memory. precision: "auto"
+    is bfloat16 on a GPU that supports it, else float32. fold: attack a copy of the network with
+    BatchNorm folded into the convolutions, which is faster; compile: attack a compiled network,
+    which is faster still but needs a C++ compiler and up to a minute at the start. ema: decay of
+    the averaged weights that are validated and kept (0: none). save_minutes: between checkpoints
+    within an epoch. device: "auto" is Accelerate's choice.
     """
 
     epochs: Count = 200

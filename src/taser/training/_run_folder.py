@@ -117,9 +117,9 @@ def load_trained(
     if not weights.exists():
         raise ValueError(f"the run in {folder} has no weights {which} yet")
     path = folder / "model.json"
-    network = read_json(path, "name", "classes", "shape", "options")
-    refuse_code(str(network["name"]), str(path), trust_code=trust_code)
+    architecture = read_json(path, "name", "classes", "shape", "options")
+    refuse_code(str(architecture["name"]), str(path), trust_code=trust_code)
     try:
-        return build_model(network, weights)
+        return build_model(architecture, weights)
     except (TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a network: {error}") from error
