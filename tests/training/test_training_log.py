@@ -33,6 +33,9 @@ def test_a_last_line_that_was_cut_short(tmp_path: Path, cut: int) -> None:
     path.write_text(whole[:-cut])
     kept = 4 if cut == 1 else 3
     assert [line["step"] for line in read_log(tmp_path)] == list(range(1, kept + 1))
+    for damaged in ("[1]", "3", '{"kind": "train"}', '{"step": "x"}'):
+        path.write_text(f"{whole}{damaged}\n")
+        assert len(read_log(tmp_path)) == 4
     write(tmp_path, range(kept, 4))
     assert path.read_text() == whole
 

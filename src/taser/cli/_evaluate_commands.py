@@ -1,6 +1,5 @@
 """`taser evaluate`, `taser audit` and `taser shift`."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +55,7 @@ def evaluate(
     x, y = dataset.test.x, dataset.test.y
     own = [weights.stem] if weights else []
     parts = [model, *own, dataset.name, norm, f"{threat.epsilon:.4g}"]
-    out = out or Path("out/evaluate") / re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._")
+    out = out or cli.default_folder("evaluate", *parts)
     if first:
         x, y = x[:examples], y[:examples]
     with cli.progress_bar() as progress:

@@ -1,6 +1,7 @@
 """What the commands share: options, a model and its data, JSON, errors in one line, progress."""
 
 import json as encoding
+import re
 import sys
 import time
 from ast import literal_eval
@@ -113,6 +114,11 @@ def show(page: Path, summary: list[str], record: str = "results.json") -> None:
     typer.echo(f"\nReport: {page}")
     if json_wanted():
         print((page.parent / record).read_text().rstrip("\n"), file=STDOUT.get())
+
+
+def default_folder(kind: str, *parts: str) -> Path:
+    """out/<kind>/<parts>, of characters that every file system takes."""
+    return Path("out", kind, re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._"))
 
 
 SECONDS_BETWEEN_LINES = 20.0

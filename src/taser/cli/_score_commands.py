@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from . import _options as cli
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from taser.data import Dataset
-
-from ._options import Out, Root, Seed, Target, Threads, progress_bar, show, use_threads, with_json
 
 KINDS = """A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs),
 diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."""
@@ -32,7 +32,8 @@ def fit(
     patch: Annotated[int, Option(min=1, help="Fold patches into channels first.")] = 1,
     flip: Annotated[bool, Option(help="Mirror half of the images.")] = False,
     half: Annotated[bool, Option(help="Store half-precision weights.")] = False,
-    seed: Seed = 0, threads: Threads = None, root: Root = None, target: Target = None,
+    seed: cli.Seed = 0, threads: cli.Threads = None,
+    root: cli.Root = None, target: cli.Target = None,
 ) -> None:  # fmt: skip
     """Train a denoiser on the training part of a data set; run again, it resumes.
 
@@ -56,7 +57,7 @@ def fit(
         raise ValueError(f"--out should be a file that ends in .safetensors; got {out}")
     if out.exists():
         raise FileExistsError(f"{out} exists: choose another --out, or remove it")
-    use_threads(threads)
+    cli.use_threads(threads)
     torch.manual_seed(seed)
     dataset = load(data, root=root, target=target)
     x, device = dataset.train.x, default_device()
@@ -69,7 +70,7 @@ def fit(
     about = duration(estimate_seconds(denoiser, x, config))
     typer.echo(f"{steps:,} steps take about {about} on this machine", err=True)
     try:
-        with FileLock(partial / ".lock", timeout=0), progress_bar() as progress:
+        with FileLock(partial / ".lock", timeout=0), cli.progress_bar() as progress:
             fitted = train(denoiser, x, config, checkpoint=partial, progress=progress)
             fitted.save(out, half=half)
     except Timeout:
@@ -94,13 +95,13 @@ def _held_out(dataset: "Dataset", n: int) -> "Tensor":
 
 
 @app.command()
-@with_json
+@cli.with_json
 def check(
     model: Model,
     data: Annotated[str, Option(help="The data set it was fitted to.")] = "digits",
-    out: Out = Path("out/score"),
+    out: Annotated[Path | None, Option(help="Folder; by default out/score/<what>.")] = None,
     examples: Annotated[int, Option("--examples", "-n", min=2, help="Held-out examples.")] = 1000,
-    root: Root = None, target: Target = None,
+    root: cli.Root = None, target: cli.Target = None,
 ) -> None:  # fmt: skip
     """Measure a score model on held-out data: error, Stein identity, kernel test, samples.
 
@@ -118,7 +119,7 @@ def check(
     held_out = _held_out(dataset, examples)
     train = dataset.train.x.to(default_device())
     samples = plane = None
-    with progress_bar() as progress:
+    with cli.progress_bar() as progress:
         quality = score_quality(denoiser, train, held_out, progress=progress)
         # Another's denoiser may not be trained at the noise levels that sampling passes.
         if isinstance(denoiser, Denoiser) and held_out.ndim == 4:
@@ -127,8 +128,9 @@ def check(
             plane = report.field(denoiser.cpu().at(), held_out.cpu())
     typer.echo(report.table(quality).markdown())
     name = f"{Path(model).name} on {data}"
+    out = out or cli.default_folder("score", model, data)
     page = report.write(quality, name, out, samples=samples, plane=plane)
-    show(page, report.summary(quality))
+    cli.show(page, report.summary(quality))
 
 
 @app.command()
@@ -140,7 +142,7 @@ def cache(
     sigma: Annotated[float | None, Option(help="Or the noise level, in the inputs' units.")] = None,
     padding: Annotated[int, Option(min=0, help="Of crops, to measure their error.")] = 4,
     validation: Annotated[float, Option(min=0, max=1, help="Share held out, as a recipe's.")] = 0.1,
-    root: Root = None, target: Target = None,
+    root: cli.Root = None, target: cli.Target = None,
 ) -> None:  # fmt: skip
     """Compute the score of every training example once, for `regulariser.cache` to read.
 
@@ -155,7 +157,7 @@ def cache(
     train = load(data, root=root, validation=validation, target=target).train
     x = train.x.to(default_device())
     score = named(model).at(timestep=timestep, sigma=sigma).to(default_device())
-    with progress_bar() as progress:
+    with cli.progress_bar() as progress:
         write_cache(out, score, x, data=train.hash, progress=progress)
     typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")
     if train.is_images:

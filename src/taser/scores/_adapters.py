@@ -212,22 +212,19 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
     >>> named("digits").at(timestep=50)
     DenoisingScore(sigma=0.0880048, by Denoiser, 0.14 M parameters)
     """
-    spec = str(spec)
+    spec, path = str(spec), Path(spec).expanduser()
     if spec.startswith("diffusers:"):
         return from_diffusers(spec.removeprefix("diffusers:"))
-    path = Path(spec).expanduser()
-    if ":" not in spec:
-        if spec == "ffdnet" and not path.is_file():
-            return ffdnet()
-        if spec in SHIPPED and not path.is_file():
-            return pretrained(spec)
-        if path.suffix == ".py":
-            raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
-        if path.is_dir():
-            raise ValueError(f"{spec} is a folder; for a diffusers model write 'diffusers:{spec}'")
-        if not path.exists():
-            names = f"{', '.join(SHIPPED)}, ffdnet, diffusers:NAME or file.py:function"
-            raise FileNotFoundError(f"no score at {spec}; wanted: a file of `score fit`, {names}")
+    if ":" in spec:
+        wanted = "a score with a noise level, as from_edm returns"
+        return call_named(spec, (Denoiser, DenoisingScore), wanted)
+    if path.suffix == ".py":
+        raise ValueError(f"which function in the file? Write {spec + ':function'!r}")
+    if path.is_file():
         return Denoiser.load(path)
-    wanted = "a score with a noise level, as from_edm returns"
-    return call_named(spec, (Denoiser, DenoisingScore), wanted)
+    if spec in (*SHIPPED, "ffdnet"):
+        return ffdnet() if spec == "ffdnet" else pretrained(spec)
+    if path.is_dir():
+        raise ValueError(f"{spec} is a folder; for a diffusers model write 'diffusers:{spec}'")
+    names = f"{', '.join(SHIPPED)}, ffdnet, diffusers:NAME or file.py:function"
+    raise FileNotFoundError(f"no score at {spec}; wanted: a file of `score fit`, {names}")

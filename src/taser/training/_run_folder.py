@@ -60,12 +60,13 @@ class Log:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log; a last line that was cut short by a crash is left out."""
+    """The lines of a run's log, up to the first damaged one: a crash may cut the last short."""
     path, lines = folder / "log.jsonl", []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            line = json.loads(text)
+            lines.append({**line, "step": int(line["step"])})
+        except (ValueError, KeyError, TypeError):
             break
     return lines
 
