@@ -14,7 +14,7 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
 
 
 def uri_of(path: Path) -> str:
-    """Where a file or folder of the repository stands among the site's sources."""
+    """The URI of a file or folder of the repository among the site's sources."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     name = (path / "README.md" if path.is_dir() else path).relative_to(ROOT).as_posix()
