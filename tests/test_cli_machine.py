@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,14 @@ import typer
 from typer.testing import CliRunner
 
 from taser.cli import app
-from taser.cli._options import PlainErrors, json_wanted, print_json, show, with_json
+from taser.cli._options import (
+    PlainErrors,
+    json_wanted,
+    print_json,
+    progress_bar,
+    show,
+    with_json,
+)
 
 
 def answer(*arguments: str | Path) -> Any:
@@ -161,8 +169,25 @@ def test_ctrl_c_is_one_line_and_exit_code_130() -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "taser: stopped" in said
+    assert "taser: stopped; the same command goes on" in said
     assert "Traceback" not in said
+
+
+def test_progress_only_grows_in_a_stage_and_says_how_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("taser.cli._options.SECONDS_BETWEEN_LINES", -1.0)
+    clock = iter(range(0, 1_000_000, 60))
+    monkeypatch.setattr("rich.progress.monotonic", lambda: next(clock))
+    with progress_bar() as progress:
+        for done in (10, 30, 20, 50):
+            progress(done, 100, "training")
+        progress(1, 4, "audit")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:15] for line in lines] == [
+        " 10%  training", " 30%  training,", " 30%  training,", " 50%  training,", " 25%  audit"
+    ]  # fmt: skip
+    assert re.fullmatch(r" 50%  training, about \d+ min left", lines[3])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import yaml
 from pydantic.dataclasses import dataclass
 
 from taser._settings import SETTINGS, Count, Number, Positive, from_mapping
@@ -61,6 +62,13 @@ def test_what_is_taken() -> None:
 def test_what_is_refused(content: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_mapping(Whole, content, "here")
+
+
+@pytest.mark.parametrize("text", ["size: &a [*a]", "? [1, 2]\n: 3", "size: " + "[" * 400])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    text += "]" * text.count("[[") * 400
+    with pytest.raises((ValueError, yaml.YAMLError)):
+        from_mapping(Part, yaml.safe_load(text), "here")
 
 
 def test_settings_built_in_python_are_checked_as_well() -> None:

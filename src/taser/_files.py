@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, hashes of arrays, and progress callbacks."""
+"""Files written whole and read with checks, hashes of arrays, and progress callbacks."""
 
 import hashlib
 import json
@@ -6,9 +6,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+
+LARGEST = 512 * 2**20
+"""Bytes that one compressed file of data or records may hold; none of ours comes near it."""
 
 Progress = Callable[[int, int, str], None]
 """Called with what is done, of how much, and what is being done now."""
@@ -54,6 +57,14 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise
     return path
+
+
+def read_bounded(stream: IO[bytes], name: Path | str) -> bytes:
+    """All bytes of a decompressed stream, at most LARGEST."""
+    content = stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"{name} unpacks to more than {LARGEST:,} bytes, which no file here has")
+    return content
 
 
 def sha256_of_arrays(arrays: Iterable[np.ndarray]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
+from taser.compare._comparison import _stage
 from taser.compare._jobs import Runs, run_all, run_here
 
 
@@ -48,9 +49,12 @@ def work(runs: Runs, jobs: int = 2, **options: Any) -> None:
     run_all(runs, runs.names(), command, jobs=jobs, threads=1, **options)
 
 
+PGD = {"method": "pgd", "variant": "taser"}
+
+
 def filled(folder: Path, n: int = 3) -> Runs:
     runs = Runs(folder)
-    runs.add({f"job{i}": {"value": i} for i in range(n)})
+    runs.add({f"job{i}": {"value": i, "seed": i, **PGD} for i in range(n)})
     return runs
 
 
@@ -72,7 +76,8 @@ def test_processes_do_every_job_and_a_job_waits_for_the_one_that_it_needs(tmp_pa
         {"value": value, "threads": "1"} for value in (4, 2, 3)
     ]
     assert (tmp_path / "order").read_text().split() == ["job2", "job0", "job1"]
-    assert seen[0] == (0, 3, "0 of 3 runs")
+    assert seen[0] == (0, 300, "0 of 3 runs")
+    assert [done for done, *_ in seen] == sorted(done for done, *_ in seen)
     work(runs)
     assert (tmp_path / "order").read_text().split() == ["job2", "job0", "job1"]
 
@@ -99,28 +104,47 @@ def test_running_jobs_report_progress(tmp_path: Path) -> None:
 
     def watched(folder: Path, job: dict[str, Any], progress: Any) -> dict[str, Any]:
         progress(1, 4, "epoch 1/4")
-        progress(2, 4, "epoch 2/4")  # too soon for another note
+        progress(0, 4, "another stage")  # too soon for another note
         seen.append(runs.status(runs.names()))
         return double(folder, job, progress)
 
     for name in runs.names():
         run_here(tmp_path / name, watched)
-    assert seen == [(0, 2, "0 of 2 runs, job0 25%"), (1, 2, "1 of 2 runs, job1 25%")]
-    assert runs.status(runs.names()) == (2, 2, "2 of 2 runs")
+    assert seen == [(25, 200, "0 of 2 runs, PGD + TASER, seed 0 25 %"),
+                    (125, 200, "1 of 2 runs, PGD + TASER, seed 1 25 %")]  # fmt: skip
+    assert runs.status(runs.names()) == (200, 200, "2 of 2 runs")
+
+
+def test_the_share_of_a_run_never_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several stages, each of which counts from zero."""
+    monkeypatch.setattr("taser.compare._jobs.NOTE_EVERY", -1.0)
+    runs, seen = filled(tmp_path, 1), []
+
+    def staged(folder: Path, job: dict[str, Any], progress: Any) -> dict[str, Any]:
+        for stage in (0, 1):
+            for done in range(5):
+                _stage(progress, stage, 2)(done, 4, "epoch")
+                seen.append(runs.status(["job0"])[0])
+        progress(1, 4, "a count that falls")
+        seen.append(runs.status(["job0"])[0])
+        return double(folder, job, progress)
+
+    run_here(tmp_path / "job0", staged)
+    assert seen == [0, 12, 25, 37, 50, 50, 62, 75, 87, 100, 100]
 
 
 def test_the_status_of_a_dead_process_expires(tmp_path: Path) -> None:
     runs = filled(tmp_path, 1)
     note = tmp_path / "job0" / "doing.txt"
-    note.write_text("25% epoch 1/4\n")
-    assert runs.status(["job0"])[2] == "0 of 1 runs, job0 25%"
+    note.write_text("25")
+    assert runs.status(["job0"])[2] == "0 of 1 runs, PGD + TASER, seed 0 25 %"
     os.utime(note, (0, 0))
     assert runs.status(["job0"])[2] == "0 of 1 runs"
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     runs = filled(tmp_path)
-    runs.add({"job0": {"value": 0}})
+    runs.add({"job0": {"value": 0, "seed": 0, **PGD}})
     with pytest.raises(ValueError, match="other settings"):
         runs.add({"job0": {"value": 7}})
 
@@ -132,10 +156,8 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
               "job2": {"value": 2, "start": "job0"}})  # fmt: skip
     with pytest.raises(RuntimeError, match="2 of 3 runs failed; job0: no such data"):
         work(runs, jobs=1)
-    assert runs.failures() == {
-        "job0": "no such data\n", "job2": "job0, which it needs, failed\n"
-    }  # fmt: skip
-    assert runs.status(runs.names()) == (1, 3, "1 of 3 runs, 2 failed")
+    assert runs.failures() == {"job0": "no such data", "job2": "job0, which it needs, failed"}
+    assert runs.status(runs.names()) == (300, 300, "1 of 3 runs, 2 failed")
     (tmp_path / "job0" / "job.json").write_text(json.dumps({"value": 5}))
     work(runs)
     assert not runs.failures()
@@ -202,4 +224,4 @@ def test_an_error_of_any_kind_is_kept(tmp_path: Path) -> None:
         raise KeyError("width")
 
     run_here(tmp_path / "job0", fails)
-    assert runs.failures() == {"job0": "KeyError: 'width'\n"}
+    assert runs.failures() == {"job0": "KeyError: 'width'"}

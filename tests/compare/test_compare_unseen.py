@@ -66,7 +66,7 @@ def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
     runs.add(replace(CONFIG, unseen=[*UNSEEN, {"epsilon": 0.1}]).jobs())
     run_here(tmp_path / f"{RUN}-linf-0.1", run_job)
     assert runs.failures() == {
-        f"{RUN}-linf-0.1": f"the weights of {RUN} are gone: train it in another folder\n"
+        f"{RUN}-linf-0.1": f"the weights of {RUN} are gone: train it in another folder"
     }
 
 

@@ -143,7 +143,7 @@ def test_costs() -> None:
     table = cost_table(found)
     assert table.headings == ["method", "variant", "SPSA", "Δ", "ms/example", "overhead"]
     assert table.rows[1][2] == "60.0"
-    assert table.rows[1][-2:] == ["2.00", "×2.00"]
+    assert table.rows[1][-2:] == ["2", "×2.0"]
 
 
 def test_jobs_of_a_table() -> None:
@@ -303,7 +303,9 @@ def test_a_small_comparison_from_training_to_report(tmp_path: Path) -> None:
     )  # fmt: skip
     results = finished(config, tmp_path)
     text = write_comparison(results, tmp_path, title="Small").read_text()
-    assert "3 of 3 runs are finished" in text
+    assert "All 3 runs are finished" in text
+    summary = text[text.index("summary") : text.index("</p>")]
+    assert "Accuracy under fgsm without → with TASER: Standard (fine-tuned) " in summary
     assert "Fine-tuned" in text
     assert "Trained from scratch" in text
     for heading in ("Accuracy against ε", "Attacked images", "Configuration and versions"):

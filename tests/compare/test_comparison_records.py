@@ -97,18 +97,73 @@ def test_kept_records_of_the_repository_are_read() -> None:
     assert len(results.unseen) == 1
 
 
-def test_a_folder_of_an_older_version_is_read(finished: Path, tmp_path: Path) -> None:
-    """Older results had other names for three keys."""
+def test_a_folder_of_an_older_version_is_refused_in_a_sentence(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Whose results had other names for three of their keys."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    for path in tmp_path.glob("runs/*/result.json"):
-        text = (
-            path.read_text()
-            .replace('"diagnostics"', '"closer"')
-            .replace('"format": 2', '"format": 1')
-        )
-        text = text.replace('"correct"', '"standing"')
-        path.write_text(text.replace('"evaluations"', '"records"'))
-    assert read_results(tmp_path).figures() == read_results(finished).figures()
+    path = tmp_path / "runs" / FIRST / "result.json"
+    path.write_text(path.read_text().replace('"diagnostics"', '"closer"'))
+    with pytest.raises(ValueError, match=f"result of {FIRST} in .* is damaged, or another version"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("result.json", "[1]", "result.json should hold a JSON object; got"),
+        ("result.json", '{"method": "pgd"', "result.json is not JSON"),
+        ("result.json", '{"evaluations": 3, "diagnostics": {}}', "is damaged, or another version"),
+        ("job.json", "3", "job.json should hold a JSON object"),
+        ("job.json", "\udcff", "job.json is not JSON"),
+        ("run/config.yaml", "[[[", "config.yaml cannot be read as YAML"),
+    ],
+)
+def test_damaged_files_are_named(
+    finished: Path, tmp_path: Path, file: str, content: str, message: str
+) -> None:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "runs" / FIRST / file
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=message):
+        read_results(tmp_path)
+
+
+def test_damaged_records_are_named(finished: Path, tmp_path: Path) -> None:
+    write_records(finished, tmp_path)
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    for damaged in (whole[:-40], b"", whole[: len(whole) // 2], lzma.compress(b"[1]\n{}\n")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=f"{FILE} (is truncated or damaged|holds no records)"):
+            read_results(tmp_path)
+
+
+def test_records_that_unpack_to_too_much_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taser._files.LARGEST", 2**20)
+    (tmp_path / FILE).write_bytes(lzma.compress(b"0" * 2**21))
+    with pytest.raises(ValueError, match=f"{FILE} .*unpacks to more than 1,048,576 bytes"):
+        read_results(tmp_path)
+
+
+def test_what_is_missing_comes_first(finished: Path, tmp_path: Path) -> None:
+    """In the report, on the terminal, in kept records; and the exit code is not zero."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "runs" / "0-3-tune-0-standard-taser"
+    (path / "result.json").unlink()
+    first = "Incomplete: 2 of 3 runs are finished. Missing: Standard (fine-tuned) + TASER, seed 0: "
+    found = CliRunner().invoke(app, ["compare", str(tmp_path), "--report"])
+    assert found.exit_code == 1
+    assert found.stdout.startswith(f"{first}not finished\n")
+    (path / "error.txt").write_text("the loss is not finite\n")
+    page = write_comparison(read_results(tmp_path), tmp_path).read_text()
+    assert f'class="summary"><p>{first}the loss is not finite</p>' in page
+    kept = CliRunner().invoke(app, ["compare", str(tmp_path), "--keep", str(tmp_path / "kept")])
+    assert kept.exit_code == 1
+    assert read_results(tmp_path / "kept").completeness == f"{first}the loss is not finite"
+    assert read_results(finished).completeness == "All 3 runs are finished."
 
 
 def test_what_cannot_be_read_is_refused_in_a_sentence(finished: Path, tmp_path: Path) -> None:

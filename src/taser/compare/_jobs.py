@@ -1,4 +1,4 @@
-"""Runs in folders: each in a process of its own, resumable, shared with others by file locks."""
+"""Runs in folders: each in a process of its own, and resumable."""
 
 import json
 import os
@@ -15,15 +15,15 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from taser._files import Progress, write_atomically
+from taser._files import Progress, read_json, write_atomically
 
-from ._comparison_config import Job
+from ._comparison_config import Job, run_title
 
 RunJob = Callable[[Path, Job, Progress], dict[str, Any]]
 """(the job's folder, its settings, progress) → its result, as JSON; resumable by itself."""
 
 POLL = 0.5  # seconds between two looks at the processes
-NOTE_EVERY = 5.0  # seconds between notes of a job's progress
+NOTE_EVERY = 2.0  # seconds between notes of a job's progress
 NOTE_EXPIRES = 900.0  # seconds after which a note is taken for that of a dead process
 
 
@@ -31,7 +31,7 @@ NOTE_EXPIRES = 900.0  # seconds after which a note is taken for that of a dead p
 class Runs:
     """folder/<name>/ of each job holds job.json, its settings, and result.json or error.txt.
 
-    The process that runs a job holds its lock, and writes its progress to doing.txt.
+    The process that runs a job holds its lock, and writes the per cent done to doing.txt.
     """
 
     folder: Path
@@ -51,19 +51,17 @@ class Runs:
 
     def job(self, name: str) -> Job:
         """The settings of a job."""
-        return json.loads((self.folder / name / "job.json").read_text())
+        return read_json(self.folder / name / "job.json")
 
     def result(self, name: str) -> dict[str, Any] | None:
         """The result of a job; None if it is not finished."""
-        path = self.folder / name / "result.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(self.folder / name / "result.json") if self.finished(name) else None
 
     def required_result(self, name: str) -> dict[str, Any]:
         """The result of a job that another needs."""
         if (result := self.result(name)) is None:
-            failed = (self.folder / name / "error.txt").exists()
-            why = "which it needs, failed" if failed else "which it needs, is not finished"
-            raise RuntimeError(f"{name}, {why}")
+            why = "failed" if name in self.failures() else "is not finished"
+            raise RuntimeError(f"{name}, which it needs, {why}")
         return result
 
     def finished(self, name: str) -> bool:
@@ -72,48 +70,46 @@ class Runs:
 
     def failures(self) -> dict[str, str]:
         """The error messages of the jobs that failed."""
-        found = {}
-        for path in sorted(self.folder.glob("*/error.txt")):
-            with suppress(FileNotFoundError):  # it is being tried again
-                found[path.parent.name] = path.read_text()
-        return found
+        found = {path.parent.name: path for path in sorted(self.folder.glob("*/error.txt"))}
+        return {name: found[name].read_text().strip() for name in found if not self.finished(name)}
 
     def status(self, names: Sequence[str]) -> tuple[int, int, str]:
-        """Jobs finished, jobs in all, and a line with both, failures and running jobs."""
-        left = [name for name in names if not self.finished(name)]
-        words = [f"{len(names) - len(left)} of {len(names)} runs"]
-        if failed := len(self.failures().keys() & set(left)):
-            words.append(f"{failed} failed")
+        """Per cent done, summed over these jobs; 100 for each; and a line about them all."""
+        left, failed = [name for name in names if not self.finished(name)], self.failures()
+        words, share = [f"{len(names) - len(left)} of {len(names)} runs"], 0
+        if failures := sum(name in failed for name in left):
+            words.append(f"{failures} failed")
         for name in left:
             note = self.folder / name / "doing.txt"
-            with suppress(OSError, IndexError):
+            with suppress(OSError):
                 if time.time() - note.stat().st_mtime < NOTE_EXPIRES:
-                    words.append(f"{name} {note.read_text().split()[0]}")
-        return len(names) - len(left), len(names), ", ".join(words)
+                    words.append(f"{run_title(name, self.job(name))} {note.read_text()} %")
+                    share += int(note.read_text())
+        done = len(names) - len(left) + failures
+        return 100 * done + share, 100 * len(names), ", ".join(words)
 
 
 def run_here(home: Path, run: RunJob) -> None:
     """Run the job in `home`, unless it is finished or another process has it; keep its error."""
-    note, last = home / "doing.txt", -NOTE_EVERY
+    note, last, highest = home / "doing.txt", -NOTE_EVERY, 0
 
-    def progress(done: int, total: int, label: str) -> None:
-        nonlocal last
+    def progress(done: int, total: int, _: str) -> None:
+        nonlocal last, highest
         if time.monotonic() - last > NOTE_EVERY:
-            last = time.monotonic()
+            last, highest = time.monotonic(), max(highest, 100 * done // max(total, 1))
             with suppress(OSError):  # a note is not worth a run
-                write_atomically(note, f"{done / max(total, 1):.0%} {label}\n")
+                write_atomically(note, str(highest))
 
     with suppress(Timeout), FileLock(home / ".lock", timeout=0):
         if (home / "result.json").exists():
             return
         try:
-            result = run(home, json.loads((home / "job.json").read_text()), progress)
+            result = run(home, read_json(home / "job.json"), progress)
+            write_atomically(home / "result.json", json.dumps(result, indent=1))
         except Exception as error:  # of any kind: the jobs behind it still have to run
             expected = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
             message = str(error) if expected else f"{type(error).__name__}: {error}"
             write_atomically(home / "error.txt", f"{message}\n")
-        else:
-            write_atomically(home / "result.json", json.dumps(result, indent=1))
         finally:
             note.unlink(missing_ok=True)
 
@@ -128,12 +124,11 @@ def run_all(
     or on another machine, unless that one dies. Jobs that failed before are tried again.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    left = [name for name in names if not runs.finished(name)]
-    needed: dict[str, set[str]] = {}
-    for name in left:
+    left: dict[str, set[str]] = {}  # by name, the jobs that it needs
+    for name in (name for name in names if not runs.finished(name)):
         job = runs.job(name)
         searched = (other for choice in job.get("choices", []) for other in choice["among"])
-        needed[name] = {*searched, *(job[key] for key in ("start", "judged") if key in job)}
+        left[name] = {*searched, *(job[key] for key in ("start", "judged") if key in job)}
         (runs.folder / name / "error.txt").unlink(missing_ok=True)
     working: dict[str, subprocess.Popen] = {}
     main = threading.current_thread() is threading.main_thread()  # no other may handle signals
@@ -141,14 +136,15 @@ def run_all(
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         while left:
-            for name in left:
+            for name, needed in left.items():
                 if len(working) == jobs:
                     break
                 home = runs.folder / name
-                if name not in working and not needed[name] & set(left) and not _locked(home):
+                if name not in working and not needed & left.keys() and not _locked(home):
                     working[name] = subprocess.Popen([*command, str(home)], env=environment)
             if progress:
-                progress(*runs.status(names))
+                done, total, words = runs.status(names)
+                progress(done, total, words if working else f"{words}; waits for other processes")
             time.sleep(POLL)
             for name, code in [(name, worker.poll()) for name, worker in working.items()]:
                 if code is not None:
@@ -156,19 +152,22 @@ def run_all(
                 if code and not runs.finished(name):
                     text = f"its process ended with exit code {code}, stopped or out of memory"
                     write_atomically(runs.folder / name / "error.txt", f"{text}\n")
-            failed = runs.failures()
-            left = [name for name in left if name not in failed and not runs.finished(name)]
+            over = runs.failures().keys()
+            left = {n: left[n] for n in left if n not in over and not runs.finished(n)}
     finally:
         for worker in working.values():
             worker.terminate()
             worker.wait()
         if main:
             signal.signal(signal.SIGTERM, before)
-    failed = {name: text for name, text in runs.failures().items() if name in names}
-    if failed:
+    if failed := {name: text for name, text in runs.failures().items() if name in names}:
         first = next(iter(failed))
-        message = f"{first}: {failed[first].strip()}. Start again to go on."
-        raise RuntimeError(f"{len(failed)} of {len(names)} runs failed; {message}")
+        message = f"{first}: {failed[first]}. Start again to go on."
+        raise RunsFailed(f"{len(failed)} of {len(names)} runs failed; {message}")
+
+
+class RunsFailed(RuntimeError):
+    """Some runs of a comparison failed; the others are finished."""
 
 
 def _locked(home: Path) -> bool:

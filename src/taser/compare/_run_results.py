@@ -20,6 +20,7 @@ from taser.evaluation import (
     retrained_interval,
 )
 
+from ._comparison_config import run_title
 from ._comparison_records import FILE, Record, read_evaluation, read_records, records_file
 
 
@@ -128,6 +129,23 @@ class Results:
         attacks = self.runs[0].attacks
         return ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why each run that has no result has none, by its name."""
+        return {record["run"]: record.get("error", "not finished")
+                for record in self.records if "result" not in record}  # fmt: skip
+
+    @property
+    def completeness(self) -> str:
+        """How many runs are finished and which are missing, in a sentence."""
+        done, total = len(self.records) - len(self.missing), len(self.records)
+        if not self.missing:
+            return f"All {total} runs are finished."
+        titles = {record["run"]: run_title(record["run"], record["job"]) for record in self.records}
+        named = [f"{titles[name]}: {why}" for name, why in list(self.missing.items())[:3]]
+        more = f"; and {len(self.missing) - 3} more" * (len(self.missing) > 3)
+        return f"Incomplete: {done} of {total} runs are finished. Missing: {'; '.join(named)}{more}"
+
     @cached_property
     def unseen(self) -> dict[Threat, list[RunResult]]:
         """The runs as evaluated under each threat that training did not use."""
@@ -153,18 +171,24 @@ class Results:
 
 def read_results(folder: Path | str) -> Results:
     """The finished runs of a comparison, from its folder or from a folder of records."""
-    records = read_records(Path(folder))
-    runs = [RunResult(record) for record in records if "diagnostics" in record]
+    records, runs = read_records(Path(folder)), []
+    for record in records:
+        if "result" in record and not {"candidate", "judged"} & record["job"].keys():
+            try:
+                runs.append(RunResult(record))
+            except (KeyError, TypeError, AttributeError) as error:
+                where = f"the result of {record['run']} in {folder} is damaged"
+                raise ValueError(f"{where}, or another version's: {error!r}") from None
+    results = Results(Path(folder), records, runs)
     if not runs:
-        raise ValueError(f"no run in {folder} is finished yet")
-    return Results(Path(folder), records, runs)
+        raise ValueError(f"no run in {folder} is finished yet. {results.completeness}")
+    return results
 
 
 def write_records(folder: Path | str, out: Path | str) -> int:
     """Keep a comparison without its weights: table.md, figures.json and records.jsonl.xz in `out`.
 
-    The table is that of the report in `folder`. Returns the number of finished runs, those of the
-    search included.
+    The table is that of the report in `folder`. Returns the number of finished runs.
     """
     results, table = read_results(folder), Path(folder) / "table.md"
     if not table.is_file():

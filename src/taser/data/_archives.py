@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from taser._files import LARGEST, read_bounded
+
 from ._readers import Examples, channels_first, pyarrow_parquet
 from ._sources import FetchError
-
-LARGEST = 512 * 2**20  # bytes; no file of these data sets comes near it
-
 
 def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
     """The files in the folder (and its folders) or tar archive `path` whose names match a pattern.
@@ -40,6 +39,8 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
             if wanted(file.name) and file.is_file():
                 found[file.name] = file.read_bytes()
         return found
+    if not path.is_file():  # a named pipe would never end
+        raise FetchError(f"there is no file or folder at {path}")
     try:
         with tarfile.open(path) as archive:
             for member in archive:
@@ -52,8 +53,6 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
                 content: Any = archive.extractfile(member)  # None for links and folders alone
                 found[name] = content.read()
         return found
-    except FileNotFoundError as error:
-        raise FetchError(f"there is no file or folder at {path}") from error
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise FetchError(f"{path} is truncated, damaged or no tar archive: {error}") from error
 
@@ -103,7 +102,8 @@ def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examp
 def _decode_idx(content: bytes) -> np.ndarray:
     """An IDX file of bytes, gzipped or not: images (N, 1, H, W) or labels (N,)."""
     if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
+        with gzip.open(io.BytesIO(content)) as stream:
+            content = read_bounded(stream, "a gzipped IDX file")
     # Two zero bytes, the type of the entries (8: unsigned bytes), the number of dimensions.
     if content[:3] != b"\0\0\x08" or content[3:4] not in (b"\1", b"\3"):
         raise ValueError(f"wanted an IDX file of bytes; got a file that begins {content[:4]!r}")

@@ -58,6 +58,8 @@ def load(
     elif path.is_dir():
         refuse("a folder of images", **of_table)
         raw = read_folder(path, size=size)
+    elif not path.is_file():
+        raise ValueError(f"{path} is no regular file")
     elif suffix == ".npz":
         refuse("an .npz", size=size, **of_table)
         raw = read_npz(path)

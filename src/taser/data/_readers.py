@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 from PIL import Image, ImageOps
 
+from taser._files import LARGEST
 from taser._names import hint
 
 from ._dataset import Task
@@ -123,10 +124,12 @@ def _images_by_class(root: Path) -> list[tuple[str, Path]]:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Image.Image]:
+    if not file.is_file():  # a named pipe would never end
+        raise ValueError(f"{file} is no regular file")
     try:
         with Image.open(file, formats=FORMATS) as image:
             yield image
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{file} is truncated or no image that can be read: {error}") from error
 
 
@@ -139,6 +142,9 @@ def read_npz(path: Path) -> RawDataset:
     try:
         # No pickles: an array of objects could run code.
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            unpacked = sum(member.file_size for member in archive.zip.infolist())
+            if unpacked > LARGEST + 100 * path.stat().st_size:
+                raise ValueError(f"it unpacks to {unpacked:,} bytes, 100 times its size or more")
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         what = "is truncated, is no .npz file or holds pickled objects"

@@ -6,11 +6,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from safetensors.torch import load_file
 
 import taser
 from taser._files import write_atomically
 from taser.compare import Results, Row, RunResult
+from taser.compare._comparison_config import title_of, variant_of
 from taser.compare._run_results import headline
 from taser.scores import pretrained
 from taser.scores._adapters import SHIPPED
@@ -18,7 +20,7 @@ from taser.training._build import build_data
 from taser.training._run_folder import read_data_config
 
 from . import _comparison_tables as tables
-from ._comparison_tables import MARK, label_of, title_of, variant_of
+from ._comparison_tables import MARK, label_of
 from ._evaluation_report import centred
 from ._page import Block, Page, Picture, Table, png, show_image
 
@@ -59,13 +61,35 @@ def write_comparison(results: Results, out: Path | str, *, title: str | None = N
     write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in found))
     write_atomically(out / "table.tex", "\n".join(table.latex() for table in found))
     write_atomically(out / "figures.json", results.figures())
-    done = sum("result" in record for record in results.records)
     page = Page(
-        title or f"Robust training methods: {results.folder.name}",
-        [f"{done} of {len(results.records)} runs are finished. {_evaluations(results)}"],
+        title or f"Robust training methods: {results.folder.name}", summary(results),
         sections, f"taser {taser.__version__}; every run is in its own folder.",
     )  # fmt: skip
     return page.write(out / "report.html")
+
+
+def summary(results: Results) -> list[str]:
+    """What is missing, if anything; the conclusion; and what it rests on."""
+    rows = results.rows()
+    others = list(dict.fromkeys(row.variant for row in rows if row.gain is not None))
+    variant = "taser" if "taser" in others else next(iter(others), "off")
+    alone = {(row.method, row.finetuned): row for row in rows if row.variant == "off"}
+
+    def finding(row: Row) -> str:
+        before, (clean, robust) = alone[row.method, row.finetuned], ("clean", row.headline)
+        both = [
+            f"{100 * before.accuracy[m].value:.1f} → {100 * row.accuracy[m].value:.1f} %"
+            for m in (robust, clean)
+        ]
+        name = title_of(row.method, row.finetuned)
+        return f"{name} {both[0]} ({row.verdict}; clean {both[1]})"
+
+    found = [finding(row) for row in rows if row.variant == variant and row.gain is not None]
+    under = f"Accuracy under {label_of(rows[0].headline)}"
+    name = variant_of(variant).removeprefix("+ ")
+    conclusion = [f"{under} without → with {name}: {'; '.join(found)}."] if found else []
+    state, basis = results.completeness, _evaluations(results)
+    return [state, *conclusion, basis] if results.missing else [*conclusion, f"{state} {basis}"]
 
 
 def accuracy_tables(results: Results) -> list[Table]:
@@ -84,6 +108,7 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
         return [table] if table else []
 
     yield "Accuracy", [*accuracy_tables(results)]
+    yield "Attacked images", drawn(draw_images(results), IMAGES)
     yield "Robust against clean", drawn(draw_frontier(results.rows()), FRONTIER)
     yield "Against other penalties", present(tables.penalty_table(results))
     unseen = [tables.unseen_table(threat, runs) for threat, runs in results.unseen.items()]
@@ -94,7 +119,6 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
     if first := [run for run in results.runs if "curve" in run.diagnostics and run.seed == seed]:
         n = first[0].diagnostics["curve"]["n"]
         yield "Accuracy against ε", drawn(draw_curves(first), CURVES.format(n=n))
-    yield "Attacked images", drawn(draw_images(results), IMAGES)
     yield "Audits", present(tables.audit_table(results))
     yield "Search", present(tables.search_table(results))
     findings: list[Block] = [
@@ -116,8 +140,10 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
 
 def _evaluations(results: Results) -> str:
     evaluations = results.runs[0].evaluations
-    attacks = ", ".join(f"{name} on {e.n} examples" for e in evaluations for name in e.attacks)
-    return f"Attacks: {attacks}; {evaluations[0].threat}."
+    attacks = ", ".join(
+        f"{label_of(name)} on {e.n} examples" for e in evaluations for name in e.attacks
+    )
+    return f"Attacks at {evaluations[0].threat}: {attacks}."
 
 
 def kind(variant: str) -> str:
@@ -228,6 +254,7 @@ def draw_training(found: Mapping[str, Validated]) -> Figure:
                 style = {**styles[variant], **other}
                 axes.plot(epochs, values, marker="o", ms=4, markevery=dots, **style)
         axes.set(ylim=(0, 102), xlabel="epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[0].set_ylabel("validation accuracy, %")
     _legend_above(figure)
     return figure

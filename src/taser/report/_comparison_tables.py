@@ -4,15 +4,11 @@ from collections.abc import Sequence
 
 from taser.attacks import Threat
 from taser.compare import Results, Row, RunResult, rows
+from taser.compare._comparison_config import title_of, variant_of
 from taser.compare._run_results import headline, verdict
 
 from ._page import Table, with_bounds
 
-METHODS = {
-    "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",
-    "trades-awp": "TRADES + AWP", "mart-awp": "MART + AWP",
-}  # fmt: skip
-VARIANTS = {"off": "—", "taser": "+ TASER", "gradient": "+ ‖∇m‖²", "smooth": "SiLU only"}
 MEASURES = {"autoattack": "AA", "spsa": "SPSA", "worst": "worst case"}
 EXPLAINED = {
     "worst": "worst case: correct under every attack that was tried on the example",
@@ -21,16 +17,6 @@ EXPLAINED = {
 MARK = " λ="
 """Variants called "taser λ=0.1", "taser λ=0.3", … are points of one curve, "taser"."""
 OTHER_SEEDS = " Other seeds: the interval over examples and trainings."
-
-
-def title_of(method: str, finetuned: bool = False) -> str:
-    """A method's name in tables and above figures."""
-    return METHODS.get(method, method) + (" (fine-tuned)" if finetuned else "")
-
-
-def variant_of(variant: str) -> str:
-    """A variant's name in tables."""
-    return VARIANTS.get(variant, variant)
 
 
 def label_of(measure: str) -> str:
@@ -112,7 +98,7 @@ def cost_table(found: Sequence[Row]) -> Table:
     cells = [
         [title_of(row.method), variant_of(row.variant),
          *([_percent(row.accuracy["spsa"].value), _gain(row, "spsa")] if spsa else []),
-         f"{row.milliseconds:.2f}", f"×{row.overhead:.2f}" if row.overhead else ""]
+         f"{row.milliseconds:.2g}", f"×{row.overhead:.1f}" if row.overhead else ""]
         for row in found
     ]  # fmt: skip
     headings = ["method", "variant", *(["SPSA", "Δ"] if spsa else []), "ms/example", "overhead"]
