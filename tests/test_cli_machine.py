@@ -178,7 +178,7 @@ def test_progress_only_grows_in_a_stage_and_says_how_long(
 ) -> None:
     monkeypatch.setattr("taser.cli._options.SECONDS_BETWEEN_LINES", -1.0)
     clock = iter(range(0, 1_000_000, 60))
-    monkeypatch.setattr("rich.progress.monotonic", lambda: next(clock))
+    monkeypatch.setattr("rich.console.monotonic", lambda: next(clock))
     with progress_bar() as progress:
         for done in (10, 30, 20, 50):
             progress(done, 100, "training")

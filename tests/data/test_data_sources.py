@@ -1,5 +1,4 @@
 import gzip
-import os
 import importlib
 import io
 import os
