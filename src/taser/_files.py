@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def read_bounded(stream: IO[bytes], name: Path | str) -> bytes:
+def read_bounded(stream: Any, name: Path | str) -> bytes:
     """All bytes of a decompressed stream, at most LARGEST."""
     content = stream.read(LARGEST + 1)
     if len(content) > LARGEST:

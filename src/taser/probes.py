@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from taser._arguments import check_arguments
 from taser._runtime import full_precision
 
 __all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
@@ -142,3 +143,6 @@ def looks_like_probabilities(z: Tensor) -> bool:
     tolerance = max(8 * torch.finfo(z.dtype).eps, 1e-5)
     rest = z.detach().to(torch.float32).sum(1) - 1
     return bool((z >= 0).all()) and bool((rest.abs() <= tolerance).all())
+
+
+check_arguments(globals(), ("Logit", "Margin", "Output", "Probed"))

@@ -305,7 +305,7 @@ def test_wrong_options() -> None:
         Taser(score, form="noisy")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"form='steepest' needs the threat"):
         Taser(score)
-    with pytest.raises(TypeError, match=r"threat should be one such as Threat"):
+    with pytest.raises(TypeError, match=r"threat should be of type Threat"):
         Taser(score, threat="linf")  # type: ignore[arg-type]
     gaussian = taser.scores.Gaussian(torch.zeros(2))
     for form in ("steepest", "paired", "mixed", "noised"):

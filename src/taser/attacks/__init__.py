@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
+from taser._arguments import check_arguments
+
 from ._attack import (  # isort: skip
     Attack, AttackLoss, AttackWarning, LossAttack, Model, Norm, Threat, cross_entropy, fraction,
     kl_divergence, kl_from, lengths, margin, squared_error,
@@ -27,3 +29,5 @@ ATTACKS: dict[str, Callable[[Threat], Attack]] = {
 }  # fmt: skip
 """What the command line and recipes call attacks, beside AutoAttack and its parts."""
 ATTACK_NAMES = ("autoattack", *ATTACKS, *get_args(Part))
+
+check_arguments(globals(), __all__)

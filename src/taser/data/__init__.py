@@ -1,5 +1,7 @@
 """Data sets as tensors in [0, 1], with fixed splits, and batches out of them."""
 
+from taser._arguments import check_arguments
+
 from ._batches import Augmentation, Batch, Batches, CropAndFlip
 from ._cache import DamagedCache, fetch
 from ._dataset import Dataset, Preprocessing, Split, Standardisation
@@ -11,3 +13,5 @@ __all__ = [
     "DATASETS", "Augmentation", "Batch", "Batches", "CropAndFlip", "DamagedCache", "Dataset",
     "FetchError", "Preprocessing", "Split", "Standardisation", "fetch", "load",
 ]  # fmt: skip
+
+check_arguments(globals(), __all__)

@@ -23,6 +23,7 @@ from taser._files import LARGEST, read_bounded
 from ._readers import Examples, channels_first, pyarrow_parquet
 from ._sources import FetchError
 
+
 def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
     """The files in the folder (and its folders) or tar archive `path` whose names match a pattern.
 

@@ -99,6 +99,8 @@ class Batches:
             self._rows, self.y = examples.rows, examples.y
         else:
             self._rows, self.y = examples[0].__getitem__, examples[1]
+            if not all(isinstance(part, Tensor) for part in examples):
+                raise TypeError("examples should be a split or a pair of tensors (x, y)")
             if len(examples[0]) != len(self.y):
                 raise ValueError(f"x has {len(examples[0])} examples, but y has {len(self.y)}")
         if scores is not None and len(scores) != len(self.y):
@@ -107,6 +109,8 @@ class Batches:
         if batch_size < 1 or len(self.y) < 1:
             sizes = f"{batch_size} and {len(self.y)}"
             raise ValueError(f"batch_size and the examples should be at least 1; got {sizes}")
+        if seed < 0:
+            raise ValueError(f"seed should be zero or more; got {seed}")
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.scores, self.augment, self.smallest = scores, augment, smallest
         self.epoch = 0

@@ -1,5 +1,6 @@
 """Measuring what has been trained."""
 
+from taser._arguments import check_arguments
 from taser.data._dataset import subset
 
 from ._audit import Audit, Point, TooFewCorrect, audit, undefended
@@ -24,3 +25,5 @@ __all__ = [
     "difference_interval", "evaluate", "mcnemar", "out_of_distribution", "retrained_interval",
     "shift", "subset", "undefended",
 ]  # fmt: skip
+
+check_arguments(globals(), ("accuracy_curve", "audit", "evaluate", "shift", "subset", "undefended"))

@@ -1,5 +1,7 @@
 """Networks to begin with; any `nn.Module` of yours serves as well."""
 
+from taser._arguments import check_arguments
+
 from ._architectures import MLP, ResNet18, SmallCNN, WideResNet, Wrapped, build
 from ._weights import load_model, load_weights, read_weights
 
@@ -7,3 +9,5 @@ __all__ = [
     "MLP", "ResNet18", "SmallCNN", "WideResNet", "Wrapped", "build", "load_model", "load_weights",
     "read_weights",
 ]  # fmt: skip
+
+check_arguments(globals(), __all__)

@@ -1,5 +1,7 @@
 """Objectives: standard and adversarial training; loss = objective(model, x, y) in any loop."""
 
+from taser._arguments import check_arguments
+
 from ._awp import AWP, perturbed
 from ._objective import PGD, Fast, Loss, Objective, Standard, one_step_pgd, teacher_kl
 from ._trades_and_mart import MART, TRADES
@@ -13,3 +15,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "standard": Standard, "fast": Fast, "pgd": PGD, "trades": TRADES, "mart": MART
 }  # fmt: skip
 """What a recipe's `objective.name` may be."""
+
+check_arguments(globals(), __all__)

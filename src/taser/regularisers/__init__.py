@@ -1,5 +1,6 @@
 """Regularisers: TASER in its forms, and the gradient penalties that it is compared with."""
 
+from taser._arguments import check_arguments
 from taser.stein import Regulariser
 
 from ._gradients import GradientNorm, Jacobian
@@ -12,3 +13,5 @@ REGULARISERS: dict[str, type[Regulariser]] = {
     "taser": Taser, "gradient-norm": GradientNorm, "jacobian": Jacobian
 }  # fmt: skip
 """What a recipe's `regulariser.name` may be, beside "none"."""
+
+check_arguments(globals(), __all__)

@@ -1,5 +1,7 @@
 """Scores: s(x) ≈ ∇log p(x) of the training inputs, (B, *) → (B, *), always detached."""
 
+from taser._arguments import check_arguments
+
 from ._adapters import ffdnet, from_diffusers, from_edm, named, pretrained
 from ._denoiser import Denoiser
 from ._densities import Density, DensityScore, Gaussian, GaussianMixture, KernelDensity
@@ -21,3 +23,5 @@ __all__ = [
     "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained", "read_cache",
     "sigma_of", "timestep_of", "write_cache",
 ]  # fmt: skip
+
+check_arguments(globals(), __all__)

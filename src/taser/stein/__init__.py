@@ -1,5 +1,7 @@
 """The Stein operator: residuals by four backends, the penalty, and the paper's identities."""
 
+from taser._arguments import check_arguments
+
 from . import identities
 from ._batchnorm import SharedPass
 from ._checks import UnsupportedLayer
@@ -10,3 +12,5 @@ __all__ = [
     "Calibration", "Record", "Regulariser", "SharedPass", "SteinPenalty", "UnsupportedLayer",
     "directions", "identities", "stein_residual",
 ]  # fmt: skip
+
+check_arguments(globals(), __all__)

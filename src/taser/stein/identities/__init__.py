@@ -1,5 +1,7 @@
 """The theorems of the paper as tools: is a score, or a model, what it should be?"""
 
+from taser._arguments import check_arguments
+
 from ._estimate import Estimate, Sides
 from ._ksd import InverseMultiquadric, KSDTest, RadialBasis, ksd, ksd_test, stein_kernel
 from ._langevin import divergence_form, projection_identity, stein_identity
@@ -12,3 +14,5 @@ __all__ = [
     "ksd_test", "projection_identity", "shift_bound", "sobolev_identity", "stein_identity",
     "stein_kernel",
 ]  # fmt: skip
+
+check_arguments(globals(), ("ksd", "ksd_test", "stein_identity", "sobolev_identity"))
