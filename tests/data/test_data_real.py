@@ -27,7 +27,7 @@ def mean(data: Dataset) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def cifar10() -> Dataset:
-    return real("cifar10", verify=True)
+    return real("cifar10")
 
 
 def test_cifar10_is_the_published_one(cifar10: Dataset) -> None:
@@ -50,7 +50,7 @@ def test_cifar10_splits_are_the_same_on_every_machine(cifar10: Dataset) -> None:
     ("name", "published"), [("mnist", 0.13066048), ("fashion-mnist", 0.28604060)]
 )
 def test_grey_sets_are_the_published_ones(name: str, published: float) -> None:
-    data = real(name, verify=True)
+    data = real(name)
     assert data.input_shape == (1, 28, 28)
     assert len(data.train) + len(data.validation) == 60_000
     assert len(data.test) == 10_000

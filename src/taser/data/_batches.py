@@ -115,7 +115,6 @@ class Batches:
         self.scores, self.augment, self.smallest = scores, augment, smallest
         self.epoch = 0
         self.position = 0  # batches of this epoch that were yielded
-        self._drop_last = False
 
     def __repr__(self) -> str:
         place = f"epoch {self.epoch}, batch {self.position} of {len(self)}"
@@ -125,16 +124,12 @@ class Batches:
     def __len__(self) -> int:
         """Batches in one epoch."""
         full, rest = divmod(len(self.y), self.batch_size)
-        if full and (self._drop_last or rest < self.smallest):
-            return full
-        return full + (rest > 0)
+        return full if full and rest < self.smallest else full + (rest > 0)
 
     def __iter__(self) -> Iterator[Batch]:
         order = torch.arange(len(self.y))
         if self.shuffle:
             order = torch.randperm(len(self.y), generator=self._generator(0))
-        if self._drop_last:
-            order = order[: len(self) * self.batch_size]
         indices = order.tensor_split([k * self.batch_size for k in range(1, len(self))])
         while self.position < len(indices):
             batch = self._batch(indices[self.position])
@@ -163,19 +158,17 @@ class Batches:
     def state_dict(self) -> dict[str, Any]:
         """The epoch, the position in it, and the data and options that they refer to."""
         return {
-            "epoch": self.epoch, "position": self.position, "drop_last": self._drop_last,
-            "examples": len(self.y), "batch_size": self.batch_size, "seed": self.seed,
-            "shuffle": self.shuffle,
+            "epoch": self.epoch, "position": self.position, "examples": len(self.y),
+            "batch_size": self.batch_size, "seed": self.seed, "shuffle": self.shuffle,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a :meth:`state_dict`; the data and options have to be the same."""
-        here = self.state_dict()
-        for name in ("examples", "batch_size", "seed", "shuffle"):
-            if state.get(name) != here[name]:
+        here = {**self.state_dict(), "drop_last": False}  # runs of older versions did
+        for name in ("examples", "batch_size", "seed", "shuffle", "drop_last"):
+            if state.get(name, False) != here[name]:
                 why = f"here it is {here[name]}, which would give other batches"
                 raise ValueError(
                     f"the saved state is of batches with {name}={state.get(name)}; {why}"
                 )
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
-        self._drop_last = bool(state["drop_last"])  # as runs of older versions did

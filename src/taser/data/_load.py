@@ -17,19 +17,18 @@ SUFFIXES = (".npz", ".csv", ".parquet")
 
 def load(
     name_or_path: Path | str, *, root: Path | str | None = None, validation: float = 0.1,
-    test: float = 0.2, seed: int = 0, verify: bool = False,
-    size: int | tuple[int, int] | None = None, target: str | None = None,
-    ignore: Sequence[str] = (), task: Task | None = None, standardise: bool | None = None,
+    test: float = 0.2, seed: int = 0, size: int | tuple[int, int] | None = None,
+    target: str | None = None, ignore: Sequence[str] = (), task: Task | None = None,
+    standardise: bool | None = None,
 ) -> Dataset:  # fmt: skip
     """A data set as tensors, with splits that are the same on every machine.
 
     name_or_path: a name ("digits", "cifar10", …), a folder of images by class, an .npz, .csv or
     .parquet; a name comes first: a folder that is called like one is "./digits".
 
-    root, verify: the cache of fetched data sets, and whether to hash every byte of it rather than
-    to trust sizes and checksums; validation, test, seed: the shares that are held out where the
-    source has no such part: the test part first, then the validation part of what is left; the same
-    share of each class; size: for a folder, (H, W) or one number to resize images to; target,
+    root: the cache of fetched data sets; validation, test, seed: the shares that are held out where
+    the source has no such part: the test part first, then the validation part of what is left; the
+    same share of each class; size: for a folder, (H, W) or one number to resize images to; target,
     ignore, task: for a table, the column to predict, columns to leave out, and "classification" or
     "regression" where it should not be guessed; standardise: whether vectors are standardised by
     their training part, by default they are.
@@ -50,7 +49,7 @@ def load(
     of_table = {"target": target, "ignore": tuple(ignore), "task": task}
     if spec is not None:
         refuse(spec.name, size=size, **of_table)
-        raw = spec.read() if isinstance(spec, Builtin) else read_cache(spec, root, verify=verify)
+        raw = spec.read() if isinstance(spec, Builtin) else read_cache(spec, root)
     elif not path.exists():
         if path.name == name_or_path and path.suffix not in SUFFIXES:
             raise unknown_dataset(name_or_path)

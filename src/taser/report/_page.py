@@ -99,6 +99,9 @@ thead th { border-bottom: 2px solid #333; white-space: normal; vertical-align: b
 figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; }
 figcaption, footer { color: #555; font-size: .92rem; }
 footer { margin-top: 3rem; border-top: 1px solid #ddd; padding-top: .6rem; }
+@media (max-width: 600px) { body { font-size: 15px; margin: 1rem auto; padding: 0 .7rem; }
+       table { font-size: .74rem; } th, td { white-space: normal; padding: .25rem .3rem; }
+       td.text { min-width: 12rem; } }
 @media print { body { margin: 0; max-width: none; } figure, table { break-inside: avoid; } }
 """
 
