@@ -85,7 +85,7 @@ def summary(results: Results) -> list[str]:
         return f"{name} {both[0]} ({row.verdict}; clean {both[1]})"
 
     found = [finding(row) for row in rows if row.variant == variant and row.gain is not None]
-    under = f"Accuracy under {label_of(rows[0].headline)}"
+    under = f"Accuracy under {label_of(rows[0].headline).replace('AA', 'AutoAttack')}"
     name = variant_of(variant).removeprefix("+ ")
     conclusion = [f"{under} without → with {name}: {'; '.join(found)}."] if found else []
     state, basis = results.completeness, _evaluations(results)

@@ -48,6 +48,8 @@ def _retrained(row: Row, measure: str) -> str:
 def main_table(found: Sequence[Row]) -> Table:
     """Accuracy of each row in per cent, its gain, and a verdict on the headline."""
     measures = [m for m in found[0].accuracy if m != "spsa"]  # which is in the table of costs
+    if all(row.accuracy.get("worst") == row.accuracy[row.headline] for row in found):
+        measures = [m for m in measures if m != "worst" or m == found[0].headline]
     measures.sort(key=lambda m: {"clean": 0, "worst": 1, "autoattack": 2}.get(m, 3))
     headings = ["method", "variant", *(cell for m in measures for cell in (label_of(m), "Δ"))]
     cells = [
