@@ -10,7 +10,7 @@ import cases
 import taser
 from taser.probes import Margin, Probed
 from taser.stein import UnsupportedLayer
-from taser.stein._checks import bending_layer
+from taser.stein._checks import curved_layer
 
 
 def probed(model: nn.Module, case: cases.Case) -> Probed:
@@ -56,6 +56,38 @@ def test_auto_takes_outputs_of_any_form(shape: str) -> None:
     auto = taser.SteinPenalty(probe, center="none", probes=4000)
     values = [p(model, case.x, None, case.s).item() for p in (exact, auto)]
     assert values[1] == pytest.approx(values[0], rel=0.1)  # 4,000 probes are accurate to 2 %
+
+
+def test_a_layer_that_is_swapped_is_noticed() -> None:
+    case = cases.case("relu")
+    model, penalty, found = case.model, taser.SteinPenalty(), []
+    for activation in (nn.ReLU(), nn.SiLU()):
+        model[2], model[4] = activation, activation  # type: ignore[operator]
+        penalty(model, case.x, case.y, case.s)
+        assert penalty.last is not None
+        found.append(penalty.last.backend)
+    assert found == ["piecewise_linear", "difference"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ((nn.GroupNorm(2, 4), nn.ReLU()), "reverse"),
+        ((nn.SiLU(), nn.MaxPool2d(2)), "reverse"),
+        ((nn.GroupNorm(2, 4), nn.SiLU()), "difference"),
+        ((nn.Hardtanh(-9.0, 9.0), nn.SiLU()), "difference"),  # no activation is that large
+    ],
+)
+def test_auto_takes_no_second_difference_across_kinks(layers: tuple, expected: str) -> None:
+    """On a trained network with ReLU and GroupNorm its gradient is mostly noise."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), *layers, nn.AdaptiveAvgPool2d(2))
+    model = nn.Sequential(model, nn.Flatten(), nn.Linear(16, 3))
+    x = torch.randn(4, 2, 6, 6)
+    penalty = taser.SteinPenalty()
+    penalty(model.train(), x, torch.tensor([0, 1, 2, 1]), -x)
+    assert penalty.last is not None
+    assert penalty.last.backend == expected
 
 
 def test_auto_works_with_frozen_parameters() -> None:
@@ -137,7 +169,7 @@ def test_auto_recognises_piecewise_linear_layers(layer: nn.Module) -> None:
 
 
 def test_a_product_of_two_linear_maps_bends() -> None:
-    assert bending_layer(nn.Sequential(nn.Bilinear(2, 2, 3))) == "layer '0' (Bilinear)"
+    assert curved_layer(nn.Sequential(nn.Bilinear(2, 2, 3))) == "layer '0' (Bilinear)"
 
 
 @pytest.mark.parametrize(

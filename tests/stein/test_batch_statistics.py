@@ -86,6 +86,31 @@ def test_scaling_a_convolution_before_the_norm_changes_nothing() -> None:
     assert abs((running * model[0].weight).sum().item()) > 1e-2 * value.item()
 
 
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("fraction", [0.25, 0.1])
+def test_a_part_of_the_batch_has_the_statistics_of_the_whole(
+    fraction: float, attached: bool
+) -> None:
+    """An MLP with batch 64: the mean of R over 200 draws is that of the batch, ±4.5 errors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Linear(16, 3))
+    x, y, s = torch.rand(64, 20), torch.arange(64) % 3, torch.randn(64, 20)
+    options = {"operator": "first_order", "center": "none", "step": 0.01}
+    whole = taser.SteinPenalty(**options)(model, x, y, s).item()  # type: ignore[arg-type]
+    part = taser.SteinPenalty(fraction=fraction, **options)  # type: ignore[arg-type]
+    if attached:
+        part.attach(model)
+    draws = []
+    for _ in range(200):
+        if attached:
+            model(x)
+        draws.append(part(model, x, y, s).item())
+    part.release()
+    found = torch.tensor(draws)
+    assert abs(found.mean() - whole) < 4.5 * found.std() / 200**0.5
+    assert found.std() > 0
+
+
 def test_norms_in_evaluation_mode_keep_their_statistics() -> None:
     case = cases.case("batchnorm")
     expected = penalty_of(case.model, case, "reverse", "running")

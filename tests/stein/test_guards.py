@@ -1,5 +1,9 @@
 """What would be silently wrong is put right, or refused by name."""
 
+import copy
+import warnings
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -156,25 +160,169 @@ def test_noise_in_the_model_is_refused_by_the_difference_alone() -> None:
 
 
 class Checkpointed(nn.Module):
-    """A network that keeps no activations of its middle part."""
+    """A network that keeps no activations of its block, or, with reentrant=None, all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stem: nn.Module, dropout: float = 0.5) -> None:
         super().__init__()
-        self.stem = nn.Linear(6, 6)
-        self.block = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.SiLU())
+        self.stem = stem
+        self.block = nn.Sequential(
+            nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(dropout), nn.SiLU()
+        )
         self.head = nn.Linear(6, 3)
+        self.reentrant: bool | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(checkpoint(self.block, self.stem(x), use_reentrant=True))
+        h = self.stem(x)
+        if self.reentrant is None:
+            return self.head(self.block(h))
+        return self.head(checkpoint(self.block, h, use_reentrant=self.reentrant))
 
 
-@pytest.mark.parametrize("backend", ["difference", "auto"])
-def test_reentrant_checkpointing_is_refused(backend: str) -> None:
-    case, model = cases.case("mlp"), Checkpointed().double()
-    with pytest.raises(UnsupportedLayer, match="recomputes a part of itself"):
-        taser.SteinPenalty(backend=backend)(  # type: ignore[arg-type]
-            model, case.x, case.y, case.s
+@pytest.mark.parametrize("backend", ["difference", "reverse"])
+@pytest.mark.parametrize("stem", [nn.Identity(), nn.Linear(6, 6)], ids=["first", "later"])
+def test_activation_checkpointing_changes_nothing(backend: Backend, stem: nn.Module) -> None:
+    """A block is neither run again in training mode nor, as the first, without its gradient."""
+    case, found = cases.case("mlp"), []
+    torch.manual_seed(0)
+    network = Checkpointed(stem).double().train()
+    for reentrant in (None, False, True):
+        model = copy.deepcopy(network)
+        model.reentrant = reentrant
+        taser.SteinPenalty(backend=backend)(model, case.x, case.y, case.s).backward()
+        found.append([p.grad for p in model.parameters()])
+        assert torch.equal(model.block[1].running_mean, network.block[1].running_mean)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_forward_of_the_loss_is_shared_as_far_as_it_is_right(
+    reentrant: bool,
+) -> None:
+    """Statistics from inside of a checkpoint have no graph, or one that is made anew."""
+    case, found = cases.case("mlp"), []
+    torch.manual_seed(0)
+    model = Checkpointed(nn.Linear(6, 6), dropout=0.0).double().train()
+    model.reentrant = reentrant
+    for attached in (False, True):
+        penalty = taser.SteinPenalty(operator="first_order", step=1e-6)
+        if attached:
+            penalty.attach(model)
+        model.zero_grad()
+        loss = F.cross_entropy(model(case.x), case.y) + penalty(model, case.x, case.y, case.s)
+        loss.backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        penalty.release()
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_noise_layer_that_rests_is_no_noise() -> None:
+    case = cases.case("mlp")
+    model = nn.Sequential(nn.RReLU(), nn.Dropout(0.5), case.model).eval()
+    expected = residual(model, case, backend="difference", generator=generator())
+    with torch.inference_mode():
+        found = residual(model, case, backend="difference", generator=generator())
+    torch.testing.assert_close(found, expected.detach())
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("backend", ["difference", "reverse", "auto"])
+def test_statistics_of_the_batch_written_by_hand_are_found(backend: str) -> None:
+    class Standardised(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - x.mean(0)) / x.std(0)
+
+    case = cases.case("mlp")
+    model = nn.Sequential(Standardised(), case.model)
+    with pytest.raises(UnsupportedLayer, match="depends on the other examples of the batch"):
+        taser.SteinPenalty(backend=backend)(model, case.x, case.y, case.s)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["difference", "reverse"])
+def test_instance_norm_in_training_mode_is_that_of_the_loss(backend: Backend) -> None:
+    """By the statistics of each example, though it keeps running ones for evaluation."""
+    case = cases.case("instancenorm")
+    expected = taser.SteinPenalty(backend=backend)(case.model, case.x, case.y, case.s)
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True).double()
+    norm.load_state_dict(case.model[1].state_dict(), strict=False)  # type: ignore[index]
+    case.model[1] = norm  # type: ignore[operator]
+    before = copy.deepcopy(norm.state_dict())
+    found = taser.SteinPenalty(backend=backend)(case.model.train(), case.x, case.y, case.s)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(norm.state_dict(), before, rtol=0, atol=0)
+    assert norm.track_running_stats
+    values = [
+        taser.SteinPenalty(backend=backend, batchnorm="running")(
+            case.model.train(mode), case.x, case.y, case.s
         )
+        for mode in (True, False)
+    ]
+    torch.testing.assert_close(values[0], values[1])
+
+
+def test_buffers_that_a_forward_changes_are_left_as_they_were() -> None:
+    class Counting(nn.Module):
+        count: Tensor
+        mean: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            return x
+
+    case, counting = cases.case("mlp"), Counting()
+    own = counting.count
+    model = nn.Sequential(counting, case.model)
+    value = taser.SteinPenalty()(model, case.x, case.y, case.s)
+    value.backward()
+    assert counting.count is own
+    assert not own
+    assert not counting.mean.any()
+    torch.testing.assert_close(value, taser.SteinPenalty()(case.model, case.x, case.y, case.s))
+
+
+def quantised(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao goes in time
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+
+
+def scripted(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(model, torch.zeros(2, 6))
+
+
+class Detached(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (quantised, r"layer '0' \(Linear\) is quantised"),
+        (scripted, "is scripted"),
+        (Detached, "no gradient in the model's parameters"),
+        (nn.Module.half, r"'0\.weight' is torch\.float16"),
+        (nn.Module.double, r"x is torch\.float32 on cpu, .* parameters are torch\.float64"),
+    ],
+)
+def test_a_model_without_a_right_gradient_is_refused(
+    change: Callable[[nn.Module], nn.Module], message: str
+) -> None:
+    case = cases.case("mlp")
+    model, x, s = change(case.model.float()), case.x.float(), case.s.float()
+    with pytest.raises(ValueError, match=message):
+        taser.SteinPenalty()(model, x, case.y, s)
 
 
 def test_an_operation_in_place_at_the_start_leaves_the_inputs_alone() -> None:

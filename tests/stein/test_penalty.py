@@ -72,9 +72,9 @@ def test_running_mean_is_an_average_over_batches_and_its_gradient_can_be_stopped
 def test_running_mean_rests_in_evaluation_mode(mlp: cases.Case) -> None:
     penalty = taser.SteinPenalty(backend="exact", center="running")
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)
-    before = penalty.centre.value.clone()
+    before = penalty.center.value.clone()
     penalty.eval()(mlp.model, mlp.x + 1, mlp.y, mlp.s)
-    assert torch.equal(penalty.centre.value, before)
+    assert torch.equal(penalty.center.value, before)
     r = residuals(mlp)
     value = penalty(mlp.model, mlp.x[:2], mlp.y[:2], mlp.s[:2]).detach()
     torch.testing.assert_close(value, (r[:2] - before).square().mean(), rtol=1e-6, atol=1e-6)
@@ -271,6 +271,11 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
     wrong = [
         ((mlp.x, mlp.y, mlp.s[:2]), r"got \(2, 6\)"),
         ((mlp.x, mlp.y + 3, mlp.s), "0…2"),
+        ((mlp.x, mlp.y.numpy(), mlp.s), "y should be a tensor; got ndarray"),
+        ((mlp.x, mlp.y, mlp.s.numpy()), "the score s should be a tensor .*; got ndarray"),
+        ((mlp.x.float(), mlp.y, mlp.s), r"x is torch\.float32 on cpu"),
+        (((255 * mlp.x).byte(), mlp.y, mlp.s), "got torch.uint8"),
+        ((mlp.x, mlp.y, mlp.s.byte()), "score s should be floating point; got torch.uint8"),
         ((mlp.x, mlp.y[:3], mlp.s), r"each of the 4 inputs; got shape \(3,\)"),
         ((mlp.x, mlp.y[0], mlp.s), r"each of the 4 inputs; got shape \(\)"),
         ((mlp.x, mlp.y, mlp.s * torch.inf), "finite"),
@@ -294,6 +299,9 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
     penalty(mlp.model, mlp.x, mlp.y, mlp.s)
     with pytest.raises(ValueError, match="0…2"):  # and later ones too, on a CPU
         penalty(mlp.model, mlp.x, mlp.y + 3, mlp.s)
+    for name, x, s in (("x", mlp.x / 0, mlp.s), ("the score s", mlp.x, mlp.s * torch.nan)):
+        with pytest.raises(ValueError, match=f"{name} should be finite"):
+            penalty(mlp.model, x, mlp.y, s)
 
 
 def test_bytes_instead_of_pixels_are_noticed_once() -> None:

@@ -578,7 +578,7 @@ def test_every_key_of_the_penalty_arrives() -> None:
     own = ("batchnorm", "every", "fraction")
     penalty = regulariser.penalty
     found = {k: getattr(regulariser if k in own else penalty, k) for k in keys if k != "center"}
-    assert {**found, "center": penalty.centre.kind} == keys
+    assert {**found, "center": penalty.center.kind} == keys
 
 
 def test_augmentation_is_for_those_whom_it_suits() -> None:

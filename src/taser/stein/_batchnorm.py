@@ -14,18 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from taser._runtime import full_precision
 from taser.probes import Probed
 
-from ._checks import UnsupportedLayer
-from ._model_state import any_compiled, check_module, eval_mode
+from ._checks import COMPARED, TOLERANCE, UnsupportedLayer, precise_errors
+from ._model_state import (
+    any_compiled,
+    check_module,
+    eval_mode,
+    restored_buffers,
+    without_checkpointing,
+)
 
 Statistics = Literal["auto", "running"]
-COMPARED = 4  # examples on which a shared pass is compared with the model's own outputs
-TOLERANCE = 1e-3
 BATCH_NORM = signature(F.batch_norm)
 
 
@@ -38,12 +43,34 @@ def penalty_mode(
     They are those of the loss's first forward, if `shared` recorded it: of x, or of the attacked
     points where the loss evaluates only these, as PGD training does. Else those of x, (B, *).
     """
+    x = full_precision(x)
     with (
+        precise_errors(model, x),
         torch.autocast(x.device.type, enabled=False),
-        batch_statistics(model, full_precision(x), which, shared.statistics),
+        without_checkpointing(),
+        restored_buffers(model, kept=(_BatchNorm,)),  # known by their identity, and not changed
+        instance_statistics(model, which),
+        batch_statistics(model, x, which, shared.statistics),
         eval_mode(model),
     ):
         yield
+
+
+@contextmanager
+def instance_statistics(model: nn.Module, which: Statistics) -> Iterator[None]:
+    """Let InstanceNorms in training mode use each example's statistics, as they do in the loss.
+
+    To be entered inside of restored_buffers, which gives them their running statistics back.
+    """
+    norms = [p for p in model.modules() if isinstance(p, _InstanceNorm)]
+    norms = [n for n in norms if n.training and n.track_running_stats and which == "auto"]
+    try:
+        for norm in norms:
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
 
 
 @contextmanager
@@ -162,6 +189,7 @@ class RecordedStatistics(TorchFunctionMode):
         self.uses: Counter[int] = Counter()
         self.passes = 0
         self._hook: RemovableHandle | None = None
+        self._graph = True
 
     active: ClassVar[int] = 0  # contexts that are open: an explicit SharedPass has precedence
 
@@ -172,6 +200,7 @@ class RecordedStatistics(TorchFunctionMode):
         )
 
     def __enter__(self) -> Self:
+        self._graph = torch.is_grad_enabled()
         self._hook = self.model.register_forward_pre_hook(self._count)
         RecordedStatistics.active += 1
         return super().__enter__()
@@ -188,11 +217,16 @@ class RecordedStatistics(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
     ) -> Any:
-        if func is F.batch_norm and id(args[1]) in self.norms:
+        if func is F.batch_norm and id(args[1]) in self.norms and not self._will_be_recomputed():
             self.uses[id(args[1])] += 1
             if self.uses[id(args[1])] == 1:
                 return self._record(*_bound(args, kwargs))
         return func(*args, **(kwargs or {}))
+
+    def _will_be_recomputed(self) -> bool:
+        """Whether this is inside of torch.utils.checkpoint: without a graph, or with its hooks."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return torch.is_grad_enabled() != self._graph or hooks is not None
 
     def _record(
         self, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None,
@@ -304,7 +338,7 @@ class SharedPass:
         compiled = module is None or any_compiled(module)
         self.statistics = None if compiled else RecordedStatistics(module)  # type: ignore[arg-type]
         self.outputs: Tensor | None = None
-        self.modes: list[bool] = []  # of the model's submodules, as the loss runs it
+        self.layers: list[tuple] = []  # the model's submodules and their modes in the loss
         self.random = False  # whether the pass drew random numbers
         self._weights = [] if module is None else list(module.parameters())
         self._versions = self._count_changes()
@@ -365,7 +399,7 @@ class SharedPass:
     def _with_outputs(self, outputs: Tensor | None) -> "SharedPass":
         shared = SharedPass()
         shared.statistics, shared.outputs = self.statistics, outputs
-        shared.modes, shared.random = self.modes, self.random
+        shared.layers, shared.random = self.layers, self.random
         return shared
 
     def matches(self, f: Probed, x: Tensor) -> bool | None:

@@ -22,8 +22,61 @@ Operator = Literal["langevin", "first_order"]
 Distribution = Literal["rademacher", "gaussian"]
 
 
+COMPARED = 4  # examples on which two ways to compute the same are compared
+TOLERANCE = 1e-3
+
+
 class UnsupportedLayer(ValueError):
     """A layer that this backend cannot differentiate; the message names one that works."""
+
+
+def check_layers(model: Callable) -> None:
+    """Raise for modules and parameters through which no derivative can be computed."""
+    named = model.named_modules() if isinstance(model, nn.Module) else ()
+    for name, module in named:
+        kind = type(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedLayer(
+                f"{place(name)} is scripted, so that its BatchNorm and its mode cannot be set: "
+                "pass the module that torch.jit was given"
+            )
+        if kind.__module__.startswith("torch.") and ".quantized" in kind.__module__:
+            raise UnsupportedLayer(
+                f"{place(name)} ({kind.__name__}) is quantised, which has no gradient: pass the "
+                "model in float32"
+            )
+        for parameter_name, parameter in module.named_parameters(name, recurse=False):
+            if parameter.dtype in (torch.float16, torch.bfloat16):
+                raise UnsupportedLayer(
+                    f"parameter '{parameter_name}' is {parameter.dtype}: derivatives of the input "
+                    "get lost in its rounding. Keep the parameters in float32; autocast around "
+                    "the loop is fine"
+                )
+
+
+@contextmanager
+def precise_errors(model: nn.Module, x: Tensor) -> Iterator[None]:
+    """Say which type or device differs, where torch's own error is about a matrix product."""
+    try:
+        yield
+    except RuntimeError as error:
+        own = next((p for p in model.parameters() if p.is_floating_point()), None)
+        if own is None or (own.dtype, own.device) == (x.dtype, x.device):
+            raise
+        raise ValueError(
+            f"x is {x.dtype} on {x.device}, the model's parameters are {own.dtype} on "
+            f"{own.device}: give x.to({own.device.type!r}, {own.dtype})"
+        ) from error
+
+
+def check_gradient(value: Tensor, model: nn.Module) -> None:
+    """Raise if gradients are wanted and the penalty has none."""
+    wanted = torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
+    if wanted and not value.requires_grad:
+        raise ValueError(
+            "the penalty has no gradient in the model's parameters: does its forward detach the "
+            "outputs, or run under torch.no_grad?"
+        )
 
 
 def check_structure(model: Callable, backend: Backend) -> None:
@@ -50,12 +103,26 @@ def check_structure(model: Callable, backend: Backend) -> None:
             "torch.backends.cudnn.allow_tf32 = False, or use another backend",
             stacklevel=2,
         )
-    for name, parameter in model.named_parameters():
-        if parameter.dtype in (torch.float16, torch.bfloat16):
-            raise UnsupportedLayer(
-                f"parameter '{name}' is {parameter.dtype}: derivatives of the input get lost in "
-                "its rounding. Keep the parameters in float32; autocast around the loop is fine"
-            )
+
+
+def check_coupling(f: Probed, x: Tensor) -> None:
+    """Raise if f of an example is another in a batch of its copies than in x, (B, *).
+
+    So hand-written batch statistics are found. A network that draws random numbers is left out.
+    """
+    few, alone = x[:COMPARED], x[:1].expand_as(x[:COMPARED])
+    with torch.no_grad():
+        together, again, apart = (
+            Probed(f.model, f.probe, None if f.y is None else f.y[:labels])(points.clone())
+            for points, labels in ((few, len(few)), (few, len(few)), (alone, 1))
+        )
+    same = (apart - together)[0].abs() <= TOLERANCE * (1 + together.abs().max())  # not of NaN
+    if torch.equal(together, again) and not bool(same):
+        raise UnsupportedLayer(
+            "the model's output for an example depends on the other examples of the batch, as with "
+            "statistics over dimension 0 that its forward computes: no residual is its own. Use a "
+            "norm of torch's, such as nn.BatchNorm2d or nn.GroupNorm"
+        )
 
 
 def place(layer: str) -> str:
@@ -123,6 +190,8 @@ _PLAIN: dict[Callable, Callable] = {
 class Watched:
     """A function whose first call is watched for kernels that `backend` cannot work with."""
 
+    kinked = False  # whether a kernel ran whose first derivative jumps
+
     def __init__(self, function: Callable[[Tensor], Tensor], backend: Backend, graph: bool) -> None:
         self.function = function
         self.watch: KernelWatch | None = KernelWatch(backend, graph)
@@ -133,30 +202,16 @@ class Watched:
         watch, self.watch = self.watch, None
         with _layer_names(self.function, watch), watch:
             output = self.function(x)
-        check_recomputation(output)
+        self.kinked = watch.kinked
         return output
 
 
-def check_recomputation(output: object) -> None:
-    """Raise if reentrant checkpointing will run a block again in the backward pass.
-
-    By then the penalty has given the model its modes back: BatchNorm would use and change batch
-    statistics, dropout would drop. (Non-reentrant checkpointing notices, and raises by itself.)
-    """
-    seen: set = set()
-    nodes = [output.grad_fn] if isinstance(output, Tensor) else []
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.name() == "CheckpointFunctionBackward":
-            raise UnsupportedLayer(
-                "the model recomputes a part of itself in the backward pass (reentrant "
-                "torch.utils.checkpoint), after the penalty has put its modes back. Switch "
-                "checkpointing off for the penalty's pass"
-            )
-        nodes += [parent for parent, _ in node.next_functions]
+KINKS = (
+    "relu", "relu6", "threshold", "leaky_relu", "_prelu_kernel", "rrelu", "rrelu_with_noise",
+    "hardtanh", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "abs", "clamp",
+    "clamp_min", "clamp_max", "maximum", "minimum", "max", "amax",
+)  # fmt: skip
+"""Kernels whose first derivative jumps, beside max-pooling."""
 
 
 class KernelWatch(TorchDispatchMode):
@@ -167,6 +222,7 @@ class KernelWatch(TorchDispatchMode):
         self.backend = backend
         self.graph = graph  # whether parameter gradients of the residual will be wanted
         self.layers: list[str] = []
+        self.kinked = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -175,11 +231,18 @@ class KernelWatch(TorchDispatchMode):
         if problem:
             layer = self.layers[-1] if self.layers else "f"
             raise UnsupportedLayer(f"{place(layer)} {problem}")
-        return func(*args, **(kwargs or {}))
+        name = kernel_name(func).rstrip("_")
+        if self.kinked or not (name in KINKS or "max_pool" in name):
+            return func(*args, **(kwargs or {}))
+        before = args[0].clone()  # the kernel may work in place
+        output = func(*args, **(kwargs or {}))
+        # A clamp to [0, 1] of pixels changes nothing, nor that of a norm away from zero.
+        self.kinked = not isinstance(output, Tensor) or not torch.equal(before, output)
+        return output
 
     def problem(self, func: Any, args: tuple) -> str | None:
         """What is wrong with this kernel here, or None."""
-        name = func.name().removeprefix("aten::").partition(".")[0]
+        name = kernel_name(func)
         if _uses_batch_statistics(func, args):
             if args[0].shape[0] > 1:
                 return (
@@ -209,6 +272,11 @@ class KernelWatch(TorchDispatchMode):
         return None
 
 
+def kernel_name(func: Any) -> str:
+    """Without its namespace and overload: "relu"."""
+    return func.name().removeprefix("aten::").partition(".")[0]
+
+
 def _uses_batch_statistics(func: Any, args: tuple) -> bool:
     """A BatchNorm kernel in training mode."""
     name = func.name()
@@ -219,12 +287,13 @@ def _uses_batch_statistics(func: Any, args: tuple) -> bool:
 
 
 def _draws_random_numbers(func: Any, args: tuple) -> bool:
-    """A kernel that takes from the random state; attention does only if it drops something."""
+    """A kernel that takes from the random state, as dropout does in training mode only."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False))
-    return "dropout_p" not in names or given.get("dropout_p", 0.0) > 0
+    given = {argument.name: argument.default_value for argument in func._schema.arguments}
+    given.update(zip(given, args, strict=False))
+    rests = given.get("dropout_p", 1.0) == 0  # attention
+    return not (rests or given.get("train", given.get("training", True)) is False)
 
 
 @contextmanager
@@ -264,7 +333,7 @@ NO_LAYERS = (
 """Held by networks without a part in the outputs: empty containers, and what trains them."""
 
 
-def bending_layer(model: object) -> str | None:
+def curved_layer(model: object) -> str | None:
     """The first layer of torch's own that is not piecewise linear, or None."""
     named = model.named_modules() if isinstance(model, nn.Module) else ()
     for name, module in named:
@@ -276,30 +345,40 @@ def bending_layer(model: object) -> str | None:
 
 
 @torch.enable_grad()
-def curvature_seen(f: Probed, x: Tensor) -> bool | None:
+def is_curved(f: Probed, x: Tensor) -> bool | None:
     """Whether the outputs have a Hessian at x, along one direction and for one mix of outputs.
 
-    x: (B, *). For a network of ReLUs and affine maps the answer is zero to the last bit; a smooth
-    operation anywhere makes it non-zero at almost every x. None if there is nothing to see: the
-    outputs do not move with x here, or do so linearly, or autograd has no second derivative.
+    x: (B, *). For a network of ReLUs and affine maps it is zero to the last bit; a smooth operation
+    anywhere makes it non-zero at almost every x. None if that cannot be seen: the outputs do not
+    change with x here, or change linearly, or autograd has no second derivative.
     """
     generator = torch.Generator(device=x.device).manual_seed(0)
-    x = x[:4].detach().requires_grad_()
+    x = x[:COMPARED].detach().requires_grad_()
     with torch.autocast(x.device.type, enabled=False), plain_kernels():
         outputs = Watched(f.model, "reverse", graph=False)(x.clone())
+    if not isinstance(outputs, Tensor):
+        return True  # for all that is known: only the probe can read them
     mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
     (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)
     if not gradient.requires_grad or not bool(gradient.any()):
         return None
     v = torch.randn(x.shape, generator=generator, device=x.device).to(x.dtype)
-    (bend,) = torch.autograd.grad((gradient * v).sum(), x, allow_unused=True)
-    return None if bend is None else bool(bend.any())
+    (product,) = torch.autograd.grad((gradient * v).sum(), x, allow_unused=True)
+    return None if product is None else bool(product.any())
+
+
+def has_kinks(model: Callable, x: Tensor) -> bool:
+    """Whether the first derivative of the model jumps, as a ReLU's does. x: (B, *)."""
+    watched = Watched(model, "difference", graph=False)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        watched(x[:COMPARED].clone())
+    return watched.kinked
 
 
 def check_piecewise_linear(f: Probed, x: Tensor) -> None:
-    """Raise, naming the layer if one is known to bend, unless the network is piecewise linear."""
-    where = bending_layer(f.model)
-    if where is None and not curvature_seen(f, x):
+    """Raise, naming the layer if it is one of torch's, unless the network is piecewise linear."""
+    where = curved_layer(f.model)
+    if where is None and not is_curved(f, x):
         return
     where = where or f"an operation in {type(f.model).__name__}"
     raise UnsupportedLayer(
@@ -311,8 +390,11 @@ def check_piecewise_linear(f: Probed, x: Tensor) -> None:
 BRIGHT = 10.0  # more than any usual normalisation makes of pixels
 
 
-def check_inputs(x: Tensor, s: Tensor | None, finite: bool = True) -> None:
-    """Raise unless x and s are (finite) floats of one shape and s carries no graph."""
+def check_inputs(x: Tensor, s: Tensor | None, first: bool = True) -> None:
+    """Raise unless x and s are finite floats of one shape and s carries no graph.
+
+    Reading back from an accelerator makes it wait, so later calls are not checked for NaN there.
+    """
     check_tensor("x", x)
     if not x.is_floating_point():
         raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
@@ -320,15 +402,16 @@ def check_inputs(x: Tensor, s: Tensor | None, finite: bool = True) -> None:
         raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
     if s is not None:
         _check_score(s, x)
-    highest = float(x.detach().max()) if finite and x.ndim == 4 else 0.0
+    highest = float(x.detach().max()) if first and x.ndim == 4 else 0.0
     if highest > BRIGHT:
         warnings.warn(
             f"the images go up to {highest:g}: λ and scores are for pixels in [0, 1]; divide bytes "
             "by 255, and normalise inside the model",
             stacklevel=3,
         )
-    for name, tensor in (("x", x), ("the score s", s)) if finite else ():
-        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+    for name, tensor in (("x", x), ("the score s", s)):
+        read = tensor is not None and (first or tensor.device.type == "cpu")
+        if tensor is not None and read and not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
 
@@ -357,6 +440,8 @@ def check_tensor(name: str, given: object) -> None:
 
 def check_labels(y: Tensor | None, x: Tensor) -> None:
     """Raise unless there is one label for each input."""
+    if y is not None:
+        check_tensor("y", y)
     if y is not None and (y.ndim == 0 or len(y) != len(x)):
         raise ValueError(
             f"y should hold a label for each of the {len(x)} inputs; got shape {tuple(y.shape)}"
@@ -374,6 +459,28 @@ def check_options(
         check_count("chunk", chunk)
     if step is not None and not 0 < step < math.inf:
         raise ValueError(f"step should be positive and finite; got {step}")
+
+
+def spread(x: Tensor) -> Tensor:
+    """The root mean square deviation of x, (B, *), from the mean of the batch, a scalar.
+
+    Of one example, from its own mean; at least a hundredth of the largest entry; never zero.
+    """
+    x = x.detach().flatten(1)
+    mean = x.mean(0) if len(x) > 1 else x.mean()
+    found = torch.maximum((x - mean).square().mean().sqrt(), x.abs().amax() / 100)
+    return torch.where(found > 0, found, torch.ones_like(found))
+
+
+def check_step(step: float, x: Tensor, operator: Operator) -> None:
+    """Raise for a step that the rounding of x or of f hides, or that leads far away from x."""
+    size = float(spread(x))
+    smallest = torch.finfo(x.dtype).eps ** (0.5 if operator == "langevin" else 1.0)
+    if not smallest < step / size < 100:
+        raise ValueError(
+            f"step={step:g} is no use for inputs that spread by {size:.2g}: it should lie between "
+            f"{smallest * size:.1g} and {100 * size:.1g}; None takes a good one"
+        )
 
 
 def check_count(name: str, given: object) -> None:

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -55,15 +58,44 @@ def restored_rng(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def restored_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore every buffer, so that forwards in training mode leave running statistics alone."""
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+def restored_buffers(module: nn.Module, kept: tuple[type[nn.Module], ...] = ()) -> Iterator[None]:
+    """Copies in place of the buffers, so that forwards leave the module's own as they were.
+
+    A graph that saved a copy stays valid. kept: layers that go on with their own buffers.
+    """
+    parts = [part for part in module.modules() if not isinstance(part, kept)]
+    before = [(part, name, own) for part in parts for name, own in part._buffers.items()]
+    copies = {id(own): own.clone() for _, _, own in before if own is not None}  # some are shared
     try:
+        for part, name, own in before:
+            setattr(part, name, copies.get(id(own)))
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+        for part, name, own in before:
+            setattr(part, name, own)
+
+
+@contextmanager
+def without_checkpointing() -> Iterator[None]:
+    """Keep the activations that torch.utils.checkpoint would compute again in the backward pass.
+
+    By then a module has its own mode back: BatchNorm would use and change batch statistics, dropout
+    would drop. And reentrant checkpointing loses the gradient of a block whose input has none.
+    """
+
+    class Call:
+        @staticmethod
+        def apply(function: Callable, _preserve: bool, *inputs: Any) -> Any:
+            return function(*inputs)
+
+    def call(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+        yield
+
+    with (
+        patch.object(torch.utils.checkpoint, "CheckpointFunction", Call),
+        patch.object(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", call),
+    ):
+        yield
 
 
 def is_compiled(module: nn.Module) -> bool:

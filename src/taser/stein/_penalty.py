@@ -22,13 +22,16 @@ from ._checks import (
     Operator,
     check_choice,
     check_count,
+    check_coupling,
+    check_gradient,
     check_inputs,
     check_labels,
+    check_layers,
     check_options,
     check_tensor,
 )
 from ._model_state import any_compiled, check_module, restored_rng, unwrap_ddp
-from ._residual import Terms, choose_backend, logger, residual_terms
+from ._residual import Route, Terms, choose_route, logger, residual_terms
 
 CENTERS = ("batch", "running", "calibrated", "none")
 
@@ -109,16 +112,16 @@ class Regulariser(nn.Module, ABC):
         if self.training and self.calls % self.every:
             self.calls += 1
             return x.new_zeros(())
-        module, batch = check_module(unwrap_ddp(model)), len(x)
+        module = check_module(unwrap_ddp(model))
+        check_layers(module)
+        check_inputs(x, s, first=False)
+        check_labels(y, x)
+        batch = len(x)
         if shared is None and self._recorder is not None:
             shared = self._recorder.shared_pass(module, x)
         shared = shared or SharedPass()
         shared.check(x)
-        check_labels(y, x)
-        check_inputs(x, s, finite=False)
-        if x.device.type == "cpu" and (bad := int((~torch.isfinite(x)).sum())):
-            raise ValueError(f"x should be finite; {bad} of {x.numel()} entries are not")
-        shared.modes = [part.training for part in module.modules()]
+        shared.layers = [(id(part), type(part), part.training) for part in module.modules()]
         with restored_rng(x.device), penalty_mode(module, x, shared, self.batchnorm):
             part, rows = max(2, round(self.fraction * batch)), None
             if self.training and part < batch:
@@ -127,6 +130,7 @@ class Regulariser(nn.Module, ABC):
                 x, y = x[rows], None if y is None else y[rows]
                 s, shared = None if s is None else s[rows], shared.rows(rows)
             value = self.penalise(module, full_precision(x), y, s, shared)
+        check_gradient(value, module)
         if rows is not None:
             value = value * self.batch_correction(len(rows), batch)
         if not self.training:
@@ -231,18 +235,18 @@ class SteinPenalty(Regulariser):
         self.distribution: Distribution = distribution
         self.step = step
         self.chunk = chunk
-        self.centre = Centre(center, momentum, detach_mean)
+        self.center = Center(center, momentum, detach_mean)
         self.unbiased = unbiased and operator == "langevin"
         self.terms = terms
         self.last: Record | None = None
-        self._cache = BackendCache()
+        self._cache = RouteCache()
 
     def penalise(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
         """R of these examples, with `last` a record of it."""
         terms, backend = self.residuals(model, x, y, s, shared)
-        value = centred_square(terms, self.centre, unbiased=self.unbiased)
+        value = centred_square(terms, self.center, unbiased=self.unbiased)
         self.last = Record.of(terms, value, backend)
         return value
 
@@ -253,24 +257,24 @@ class SteinPenalty(Regulariser):
         short by (B−1)/B. Over several processes the mean is that of all their examples.
         """
         n, batch = n * world_size(), batch * world_size()
-        if self.centre.kind != "batch" or n == 1:
+        if self.center.kind != "batch" or n == 1:
             return 1.0
         return (n / (n - 1)) * ((batch - 1) / batch)
 
     def state(self) -> dict[str, Tensor]:
         """The centre."""
-        return {"value": self.centre.value.clone()}
+        return {"value": self.center.value.clone()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore the centre."""
-        self.centre.value = state["value"].to(self.centre.value.device)
+        self.center.value = state["value"].to(self.center.value.device)
 
     @torch.no_grad()
     def calibrate(self, model: Callable, loader: Iterable[Any], score: Score) -> "Calibration":
         """Estimate the constant D = E[r] over batches (x, y, …), for center="calibrated"."""
-        if self.centre.kind != "calibrated":
+        if self.center.kind != "calibrated":
             raise ValueError(
-                f"this penalty has center={self.centre.kind!r} and would not use the constant; "
+                f"this penalty has center={self.center.kind!r} and would not use the constant; "
                 "build it with center='calibrated'"
             )
         module, parts = check_module(unwrap_ddp(model)), []
@@ -282,14 +286,14 @@ class SteinPenalty(Regulariser):
             raise ValueError("the loader gave no batch to calibrate on")
         r = torch.cat(parts)
         mean = global_mean(r, detach=True)
-        self.centre.value = mean.to(self.centre.value.dtype)
+        self.center.value = mean.to(self.center.value.dtype)
         n = len(r) * world_size()  # every process has a loader of its own
         spread = float(r.std()) / n**0.5 if len(r) > 1 else float("nan")
         return Calibration(float(mean), spread, n)
 
     def is_new(self, model: nn.Module, shared: SharedPass) -> bool:
         """Whether this model, in these modes, has not been checked yet."""
-        return self._cache.backend_for(model, shared.modes) is None
+        return self._cache.route_of(model, shared) is None
 
     def residuals(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
@@ -297,40 +301,35 @@ class SteinPenalty(Regulariser):
         """The residuals of these examples, and the backend; the model is in eval mode already."""
         if s is None:
             raise ValueError("the score s at x is needed: penalty(model, x, y, score(x))")
-        f, cached = Probed(model, self.probe, y), self._cache.backend_for(model, shared.modes)
-        check_inputs(x, s, finite=cached is None)
-        backend, certain = (cached, True) if cached else self._choose(f, x)
+        f, known = Probed(model, self.probe, y), self._cache.route_of(model, shared)
+        check_inputs(x, s, first=known is None)
+        route = known or choose_route(f, x, self.operator, self.backend)
         terms = residual_terms(
-            f, x, s, operator=self.operator, backend=backend,
+            f, x, s, route, operator=self.operator,
             probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
             generator=self.generator_on(x.device), step=self.step, chunk=self.chunk,
-            separate=self.terms, check=cached is None,
-            f_x=self._cache.shared_values(f, x, shared, check=cached is None)
-            if backend == "difference" else None,
+            separate=self.terms, check=known is None,
+            f_x=self._cache.shared_values(f, x, shared, check=known is None)
+            if route.backend == "difference" else None,
         )  # fmt: skip
-        # With one example, a coupling of examples cannot be detected: check again next time.
-        if certain and len(x) > 1:
-            self._cache.store(model, shared.modes, backend)
-        return terms, backend
-
-    def _choose(self, f: Probed, x: Tensor) -> tuple[Backend, bool]:
-        if self.backend != "auto":
-            return self.backend, True
-        backend, certain = choose_backend(f, x, self.operator)
-        if self.last is None or self.last.backend != backend:
-            logger.info("backend='auto' chose %r for the %s operator", backend, self.operator)
-        return backend, certain
+        if known is None and len(x) > 1:  # one example alone is coupled to no other
+            check_coupling(f, x)
+            if self.backend == "auto" and (self.last is None or self.last.backend != route.backend):
+                logger.info("backend='auto' chose %r for %r", route.backend, self.operator)
+            if route.certain:
+                self._cache.store(model, shared, route)
+        return terms, route.backend
 
     def extra_repr(self) -> str:
         shown = {
             "probe": self.probe, "operator": self.operator, "backend": self.backend,
-            "probes": self.probes, "center": self.centre.kind, "unbiased": self.unbiased,
+            "probes": self.probes, "center": self.center.kind, "unbiased": self.unbiased,
             "every": self.every, "fraction": self.fraction,
         }  # fmt: skip
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
-class Centre(nn.Module):
+class Center(nn.Module):
     """D ≈ E[r]: of the batch, running over batches, calibrated once, a number, or none.
 
     The batch's own mean makes no difference to the gradient whether it is detached or not, since
@@ -377,18 +376,18 @@ class Centre(nn.Module):
         return now
 
 
-def centred_square(terms: Terms, centre: Centre, *, unbiased: bool = False) -> Tensor:
+def centred_square(terms: Terms, center: Center, *, unbiased: bool = False) -> Tensor:
     """R = (1/B) Σ_i (r_i − D)², a scalar.
 
     unbiased: (1/B) Σ_i (r_i − D)(r'_i − D'), r and r' from one half of the probes each.
     """
     if not unbiased or len(terms.per_probe) == 1:
         r = terms.residual
-        return (r - centre(r)).square().mean()
+        return (r - center(r)).square().mean()
     one, two = (half.mean(0) for half in terms.per_probe.chunk(2))
-    if centre.kind == "batch":
-        return ((one - centre(one)) * (two - centre(two))).mean()
-    value = centre(terms.residual)
+    if center.kind == "batch":
+        return ((one - center(one)) * (two - center(two))).mean()
+    value = center(terms.residual)
     return ((one - value) * (two - value)).mean()
 
 
@@ -454,31 +453,30 @@ class Calibration:
     n: int
 
 
-class BackendCache:
+class RouteCache:
     """The backend for the last model, and whether outputs of the loss's pass can be reused.
 
     A model is checked once for layers that a backend cannot differentiate; the check is repeated
-    for another model, another mode of a submodule, or when gradients are wanted for the first time.
+    for another model, another submodule or mode, or when gradients are wanted for the first time.
     """
 
     def __init__(self) -> None:
         self._model: ReferenceType[nn.Module] | None = None
-        self._modes: list[bool] = []
+        self._layers: list[tuple] = []
         self._graph = False
-        self._backend: Backend | None = None
+        self._route: Route | None = None
         self._shares: bool | None = None
 
-    def backend_for(self, model: nn.Module, modes: list[bool]) -> Backend | None:
-        """The backend, if this model was checked in these modes of its submodules."""
-        last = None if self._model is None else self._model()
-        if last is not model or self._modes != modes:
+    def route_of(self, model: nn.Module, shared: SharedPass) -> Route | None:
+        """The route, if this model was checked with these submodules in these modes."""
+        if self._model is None or self._model() is not model or self._layers != shared.layers:
             return None
-        return self._backend if self._graph or not torch.is_grad_enabled() else None
+        return self._route if self._graph or not torch.is_grad_enabled() else None
 
-    def store(self, model: nn.Module, modes: list[bool], backend: Backend) -> None:
+    def store(self, model: nn.Module, shared: SharedPass, route: Route) -> None:
         """Remember a model that was checked, by a weak reference."""
-        self._model, self._modes = ref(model), modes
-        self._graph, self._backend = torch.is_grad_enabled(), backend
+        self._model, self._layers = ref(model), shared.layers
+        self._graph, self._route = torch.is_grad_enabled(), route
 
     def shared_values(
         self, f: Probed, x: Tensor, shared: SharedPass, *, check: bool
@@ -491,4 +489,4 @@ class BackendCache:
         return shared.values(f, x) if self._shares else None
 
     def __getstate__(self) -> dict:
-        return BackendCache().__dict__  # a weak reference cannot be pickled
+        return RouteCache().__dict__  # a weak reference cannot be pickled
