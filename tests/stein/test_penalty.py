@@ -7,7 +7,8 @@ from torch import Tensor, nn
 import cases
 import taser
 from taser.probes import Logit, Margin, Output, Probed
-from taser.stein._residual import exact, residual_terms, reverse
+from taser.stein import _residual
+from taser.stein._residual import reverse
 
 
 def residuals(case: cases.Case) -> Tensor:
@@ -80,29 +81,6 @@ def test_running_mean_rests_in_evaluation_mode(mlp: cases.Case) -> None:
     torch.testing.assert_close(value, (r[:2] - before).square().mean(), rtol=1e-6, atol=1e-6)
 
 
-def test_calibration_estimates_the_mean_residual(mlp: cases.Case) -> None:
-    penalty = taser.SteinPenalty(backend="exact", center="calibrated")
-    with pytest.raises(RuntimeError, match="calibrate"):
-        penalty(mlp.model, mlp.x, mlp.y, mlp.s)
-    score = taser.scores.Gaussian(torch.zeros(6, dtype=torch.float64))
-    loader = [(mlp.x[:2], mlp.y[:2]), (mlp.x[2:], mlp.y[2:])]
-    result = penalty.calibrate(mlp.model, loader, score)
-    case = cases.Case(mlp.model, mlp.x, mlp.y, score(mlp.x))
-    r = residuals(case)
-    assert result.n == 4
-    assert result.mean == pytest.approx(float(r.mean()))
-    assert result.stderr == pytest.approx(float(r.std()) / 2)
-    value = penalty(mlp.model, case.x, case.y, case.s)
-    torch.testing.assert_close(value.detach(), (r - r.mean()).square().mean(), rtol=1e-6, atol=1e-6)
-    restored = taser.SteinPenalty(backend="exact", center="calibrated")
-    restored.load_state_dict(penalty.state_dict())
-    torch.testing.assert_close(restored(mlp.model, case.x, case.y, case.s), value)
-    with pytest.raises(ValueError, match="center='calibrated'"):
-        taser.SteinPenalty().calibrate(mlp.model, loader, score)
-    with pytest.raises(ValueError, match="no batch"):
-        penalty.calibrate(mlp.model, [], score)
-
-
 @pytest.mark.parametrize("center", ["batch", "none"])
 def test_two_probe_sets_make_the_square_unbiased(mlp: cases.Case, center: str) -> None:
     """Mean over many draws against the exact penalty, within standard errors.
@@ -163,9 +141,9 @@ def test_options_reach_the_residual(
 
     def spy(*arguments: object, **named: object) -> object:
         given.update(named)
-        return residual_terms(*arguments, **named)  # type: ignore[arg-type]
+        return _residual.residuals(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("taser.stein._penalty.residual_terms", spy)
+    monkeypatch.setattr("taser.stein._penalty.residuals", spy)
     taser.SteinPenalty(backend="reverse", probes=3, **options)(mlp.model, mlp.x, mlp.y, mlp.s)
     assert given | options == given
 
@@ -180,47 +158,21 @@ def test_two_probe_sets_share_a_centre_that_is_not_the_batch_mean(
     source = torch.Generator().manual_seed(0)
     f = Probed(mlp.model, Margin(), mlp.y)
     v = taser.stein.directions(mlp.x, 2, generator=source)
-    one, two = reverse(f, mlp.x, mlp.s, v, "langevin").per_probe.detach()
+    one, two = reverse(f, mlp.x, mlp.s, v, "langevin").detach()
     c = center if isinstance(center, float) else (0.5 * (one + two)).mean()
     assert value == pytest.approx(float(((one - c) * (two - c)).mean()))
 
 
-@pytest.mark.parametrize("backend", ["reverse", "difference", "exact"])
-def test_the_record_separates_the_terms(mlp: cases.Case, backend: str) -> None:
-    penalty = taser.SteinPenalty(backend=backend, terms=True)  # type: ignore[arg-type]
+def test_the_record_has_the_residuals_in_numbers(mlp: cases.Case) -> None:
+    penalty = taser.SteinPenalty(backend="exact")
     assert penalty.last is None
-    value = penalty(mlp.model, mlp.x, mlp.y, mlp.s)
-    record = penalty.last
-    assert record is not None
-    assert record.backend == backend
-    torch.testing.assert_close(record.std.square(), value.detach())
-    v = taser.stein.directions(mlp.x, 1, generator=torch.Generator().manual_seed(0))
-    f = Probed(mlp.model, Margin(), mlp.y)
-    terms = (
-        exact(f, mlp.x, mlp.s, "langevin")
-        if backend == "exact"
-        else reverse(f, mlp.x, mlp.s, v, "langevin")
-    )
-    assert terms.laplacian is not None
-    torch.testing.assert_close(record.mean, terms.residual.mean().detach(), rtol=1e-5, atol=1e-5)
-    expected = terms.laplacian.std(correction=0).detach()
-    assert record.laplacian_std is not None
-    torch.testing.assert_close(record.laplacian_std, expected, rtol=1e-5, atol=1e-5)
-    drift = taser.stein_residual(
-        Probed(mlp.model, Margin(), mlp.y), mlp.x, mlp.s, operator="first_order"
-    ).detach()
-    assert record.drift_std is not None
-    torch.testing.assert_close(record.drift_std, drift.std(correction=0), rtol=1e-5, atol=1e-5)
-    numbers = record.numbers()
-    assert set(numbers) == {"value", "mean", "std", "laplacian_std", "drift_std"}
-    assert record.share(3 * value.detach(), weight=1.0) == pytest.approx(0.25)
-
-
-def test_the_difference_separates_the_terms_only_on_request(mlp: cases.Case) -> None:
-    penalty = taser.SteinPenalty(backend="difference")
-    penalty(mlp.model, mlp.x, mlp.y, mlp.s)
+    value = penalty(mlp.model, mlp.x, mlp.y, mlp.s).item()
     assert penalty.last is not None
-    assert penalty.last.laplacian_std is None
+    assert penalty.last.backend == "exact"
+    mean = pytest.approx(residuals(mlp).mean().item())
+    assert penalty.last.numbers() == {
+        "value": pytest.approx(value), "mean": mean, "std": pytest.approx(value**0.5)
+    }  # fmt: skip
 
 
 def test_regression_and_single_logit_probes() -> None:

@@ -74,7 +74,7 @@ class GradientNorm(Regulariser):
                 return self._size(gradient_with_graph(f, x)[1])
         gradient = input_gradient(f, x)
         v = gradient.sign() if self.norm == "l1" else 2 * gradient
-        slope = self.slope.residuals(model, x, y, v, shared)[0].residual.mean()  # v·∇f
+        slope = self.slope.residuals(model, x, y, v, shared)[0].mean()  # v·∇f
         return self._size(gradient) + slope - slope.detach()
 
     def _size(self, gradient: Tensor) -> Tensor:

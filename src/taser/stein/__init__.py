@@ -5,11 +5,11 @@ from taser._arguments import check_arguments
 from . import identities
 from ._batchnorm import SharedPass
 from ._checks import UnsupportedLayer
-from ._penalty import Calibration, Record, Regulariser, SteinPenalty
+from ._penalty import Record, Regulariser, SteinPenalty
 from ._residual import directions, stein_residual
 
 __all__ = [
-    "Calibration", "Record", "Regulariser", "SharedPass", "SteinPenalty", "UnsupportedLayer",
+    "Record", "Regulariser", "SharedPass", "SteinPenalty", "UnsupportedLayer",
     "directions", "identities", "stein_residual",
 ]  # fmt: skip
 

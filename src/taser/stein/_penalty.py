@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 from weakref import ReferenceType, finalize, ref
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from taser._runtime import full_precision, world_size
 from taser.probes import Margin, Probe, Probed
-from taser.scores import Score
 
 from ._batchnorm import PassRecorder, SharedPass, Statistics, penalty_mode
 from ._checks import (
@@ -31,9 +30,9 @@ from ._checks import (
     check_tensor,
 )
 from ._model_state import any_compiled, check_module, restored_rng, unwrap_ddp
-from ._residual import Route, Terms, choose_route, logger, residual_terms
+from ._residual import Route, choose_route, logger, residuals
 
-CENTERS = ("batch", "running", "calibrated", "none")
+CENTERS = ("batch", "running", "none")
 
 
 class Regulariser(nn.Module, ABC):
@@ -199,15 +198,12 @@ class SteinPenalty(Regulariser):
         As for :func:`taser.stein_residual`; backend "auto" picks the fastest right one for the
         model, and `penalty.last.backend` says which.
     center, detach_mean, momentum
-        D: the "batch" mean, a "running" mean (with `momentum`), a constant that
-        :meth:`calibrate` estimates ("calibrated"), a number, or "none". `detach_mean` stops the
-        gradient through it. With a running mean, `every` and `fraction` are biased by up to
-        1 − momentum.
+        D: the "batch" mean, a "running" mean (with `momentum`), a number such as the average of
+        `last.mean` over a data set, or "none". `detach_mean` stops the gradient through it. With a
+        running mean, `every` and `fraction` are biased by up to 1 − momentum.
     unbiased
         The square of a K-probe estimate is too large by its variance. With two independent sets
         of K probes the product (r − D)(r' − D') is not; it can be negative.
-    terms
-        Record the two terms separately in `last` with the difference backend, for one more forward.
     every, fraction, batchnorm, generator, seed
         As for every :class:`~taser.regularisers.Regulariser`.
     """
@@ -218,7 +214,7 @@ class SteinPenalty(Regulariser):
         distribution: Distribution = "rademacher", step: float | None = None,
         chunk: int | None = None, center: str | float = "batch", detach_mean: bool = True,
         momentum: float = 0.99, unbiased: bool = False, every: int = 1, fraction: float = 1.0,
-        terms: bool = False, batchnorm: Statistics = "auto",
+        batchnorm: Statistics = "auto",
         generator: torch.Generator | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -237,7 +233,6 @@ class SteinPenalty(Regulariser):
         self.chunk = chunk
         self.center = Center(center, momentum, detach_mean)
         self.unbiased = unbiased and operator == "langevin"
-        self.terms = terms
         self.last: Record | None = None
         self._cache = RouteCache()
 
@@ -245,9 +240,9 @@ class SteinPenalty(Regulariser):
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
         """R of these examples, with `last` a record of it."""
-        terms, backend = self.residuals(model, x, y, s, shared)
-        value = centred_square(terms, self.center, unbiased=self.unbiased)
-        self.last = Record.of(terms, value, backend)
+        r, backend = self.residuals(model, x, y, s, shared)
+        value = centered_square(r, self.center, unbiased=self.unbiased)
+        self.last = Record.of(r, value, backend)
         return value
 
     def batch_correction(self, n: int, batch: int) -> float:
@@ -269,46 +264,24 @@ class SteinPenalty(Regulariser):
         """Restore the centre."""
         self.center.value = state["value"].to(self.center.value.device)
 
-    @torch.no_grad()
-    def calibrate(self, model: Callable, loader: Iterable[Any], score: Score) -> "Calibration":
-        """Estimate the constant D = E[r] over batches (x, y, …), for center="calibrated"."""
-        if self.center.kind != "calibrated":
-            raise ValueError(
-                f"this penalty has center={self.center.kind!r} and would not use the constant; "
-                "build it with center='calibrated'"
-            )
-        module, parts = check_module(unwrap_ddp(model)), []
-        for x, y, *_ in loader:
-            with restored_rng(x.device), penalty_mode(module, x, SharedPass(), self.batchnorm):
-                s, x = score(x), full_precision(x)
-                parts.append(self.residuals(module, x, y, s, SharedPass())[0].residual)
-        if not parts:
-            raise ValueError("the loader gave no batch to calibrate on")
-        r = torch.cat(parts)
-        mean = global_mean(r, detach=True)
-        self.center.value = mean.to(self.center.value.dtype)
-        n = len(r) * world_size()  # every process has a loader of its own
-        spread = float(r.std()) / n**0.5 if len(r) > 1 else float("nan")
-        return Calibration(float(mean), spread, n)
-
     def is_new(self, model: nn.Module, shared: SharedPass) -> bool:
         """Whether this model, in these modes, has not been checked yet."""
         return self._cache.route_of(model, shared) is None
 
     def residuals(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
-    ) -> tuple[Terms, Backend]:
-        """The residuals of these examples, and the backend; the model is in eval mode already."""
+    ) -> tuple[Tensor, Backend]:
+        """The residuals by probe, (K, B), and the backend; the model is in eval mode already."""
         if s is None:
             raise ValueError("the score s at x is needed: penalty(model, x, y, score(x))")
         f, known = Probed(model, self.probe, y), self._cache.route_of(model, shared)
         check_inputs(x, s, first=known is None)
         route = known or choose_route(f, x, self.operator, self.backend)
-        terms = residual_terms(
+        r = residuals(
             f, x, s, route, operator=self.operator,
             probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
             generator=self.generator_on(x.device), step=self.step, chunk=self.chunk,
-            separate=self.terms, check=known is None,
+            check=known is None,
             f_x=self._cache.shared_values(f, x, shared, check=known is None)
             if route.backend == "difference" else None,
         )  # fmt: skip
@@ -318,7 +291,7 @@ class SteinPenalty(Regulariser):
                 logger.info("backend='auto' chose %r for %r", route.backend, self.operator)
             if route.certain:
                 self._cache.store(model, shared, route)
-        return terms, route.backend
+        return r, route.backend
 
     def extra_repr(self) -> str:
         shown = {
@@ -330,7 +303,7 @@ class SteinPenalty(Regulariser):
 
 
 class Center(nn.Module):
-    """D ≈ E[r]: of the batch, running over batches, calibrated once, a number, or none.
+    """D ≈ E[r]: of the batch, running over batches, a number, or none.
 
     The batch's own mean makes no difference to the gradient whether it is detached or not, since
     Σ(r_i − r̄) = 0. For a running mean it does. Across processes the mean is that of the whole
@@ -359,11 +332,6 @@ class Center(nn.Module):
             return global_mean(r, self.detach)
         if self.kind == "running":
             return self._running(r)
-        if self.kind == "calibrated" and bool(self.value.isnan()):
-            raise RuntimeError(
-                "center='calibrated' has no constant yet: call "
-                "penalty.calibrate(model, loader, score) first, or load a state that has one"
-            )
         return self.value.to(r.dtype)
 
     def _running(self, r: Tensor) -> Tensor:
@@ -376,18 +344,18 @@ class Center(nn.Module):
         return now
 
 
-def centred_square(terms: Terms, center: Center, *, unbiased: bool = False) -> Tensor:
-    """R = (1/B) Σ_i (r_i − D)², a scalar.
+def centered_square(r: Tensor, center: Center, *, unbiased: bool = False) -> Tensor:
+    """R = (1/B) Σ_i (r_i − D)², a scalar, from the residuals by probe, (K, B).
 
     unbiased: (1/B) Σ_i (r_i − D)(r'_i − D'), r and r' from one half of the probes each.
     """
-    if not unbiased or len(terms.per_probe) == 1:
-        r = terms.residual
-        return (r - center(r)).square().mean()
-    one, two = (half.mean(0) for half in terms.per_probe.chunk(2))
+    mean = r.mean(0)
+    if not unbiased or len(r) == 1:
+        return (mean - center(mean)).square().mean()
+    one, two = (half.mean(0) for half in r.chunk(2))
     if center.kind == "batch":
         return ((one - center(one)) * (two - center(two))).mean()
-    value = center(terms.residual)
+    value = center(mean)
     return ((one - value) * (two - value)).mean()
 
 
@@ -405,52 +373,26 @@ def global_mean(r: Tensor, detach: bool) -> Tensor:
 class Record:
     """The last penalty that was computed (not skipped by `every`).
 
-    Each entry but `backend` is a detached scalar tensor, or None where it was not computed. Only
-    reading it as a number synchronises an accelerator.
+    Each entry but `backend` is a detached scalar tensor. Only reading it as a number synchronises
+    an accelerator.
 
-    value: the penalty R; mean, std: of the residuals; laplacian_std, drift_std: of the terms Δf
-    and s·∇f (with the difference backend only if the penalty was built with `terms=True`).
+    value: the penalty R; mean, std: of the residuals.
     """
 
     backend: str
     value: Tensor
     mean: Tensor
     std: Tensor
-    laplacian_std: Tensor | None
-    drift_std: Tensor | None
 
     @classmethod
-    @torch.no_grad()
-    def of(cls, terms: Terms, value: Tensor, backend: str) -> "Record":
-        """Of the residuals of a batch and their penalty."""
-
-        def std(term: Tensor | None) -> Tensor | None:
-            return None if term is None else term.std(correction=0)
-
-        r = terms.residual
-        return cls(
-            backend, value.detach(), r.mean(), r.std(correction=0), std(terms.laplacian),
-            std(terms.drift),
-        )  # fmt: skip
-
-    def share(self, task_loss: Tensor | float, weight: float) -> float:
-        """λR as a share of the whole loss, λR / (task + λR)."""
-        part = weight * self.value.item()
-        return part / (torch.as_tensor(task_loss).item() + part)
+    def of(cls, r: Tensor, value: Tensor, backend: str) -> "Record":
+        """Of the residuals of a batch by probe, (K, B), and their penalty."""
+        mean = r.detach().mean(0)
+        return cls(backend, value.detach(), mean.mean(), mean.std(correction=0))
 
     def numbers(self) -> dict[str, float]:
-        """Every entry that was computed, as a plain number."""
-        entries = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: float(e) for name, e in entries.items() if isinstance(e, Tensor)}
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The mean residual over n examples, and its standard error."""
-
-    mean: float
-    stderr: float
-    n: int
+        """Value, mean and standard deviation as plain numbers."""
+        return {name: float(getattr(self, name)) for name in ("value", "mean", "std")}
 
 
 class RouteCache:

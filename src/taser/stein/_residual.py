@@ -36,32 +36,6 @@ Function = Callable[[Tensor], Tensor]
 """A scalar function of each input, (B, *) → (B,)."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Stein residuals of a batch.
-
-    per_probe: (K, B), independent estimates of r, one row a probe (a single row where the
-    estimate has no randomness); laplacian, drift: (B,), the parts Δf and s·∇f averaged over
-    probes, or None where the backend never separates them.
-    """
-
-    per_probe: Tensor
-    laplacian: Tensor | None = None
-    drift: Tensor | None = None
-
-    @classmethod
-    def of(cls, drift: Tensor, laplacians: Tensor | None) -> "Terms":
-        """r_k = Δ_k f + s·∇f, from the drift (B,) and one Laplacian per probe (K, B) or none."""
-        if laplacians is None:
-            return cls(drift[None], None, drift)
-        return cls(laplacians + drift, laplacians.mean(0), drift)
-
-    @property
-    def residual(self) -> Tensor:
-        """The mean over probes, (B,)."""
-        return self.per_probe.mean(0)
-
-
 def stein_residual(
     f: Function, x: Tensor, s: Tensor, *, operator: Operator = "langevin",
     backend: Backend | Literal["auto"] = "reverse", probes: int = 1,
@@ -102,11 +76,10 @@ def stein_residual(
     check_layers(f.model if isinstance(f, Probed) else f)
     with without_checkpointing():
         route = choose_route(f, x, operator, backend)
-        terms = residual_terms(
+        return residuals(
             f, x, s, route, operator=operator, probes=probes, distribution=distribution,
             generator=generator, step=step, chunk=chunk,
-        )  # fmt: skip
-    return terms.residual
+        ).mean(0)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,14 +95,15 @@ class Route:
     certain: bool = True
 
 
-def residual_terms(
+def residuals(
     f: Function, x: Tensor, s: Tensor, route: Route, *, operator: Operator, probes: int,
     distribution: Distribution, generator: torch.Generator | None, step: float | None,
-    chunk: int | None, separate: bool = False, check: bool = True, f_x: Tensor | None = None,
-) -> Terms:  # fmt: skip
-    """The residual of every probe; `check` looks for layers that would make it wrong.
+    chunk: int | None, check: bool = True, f_x: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Estimates of r, (K, B), a row for each probe; a single one if there is no randomness.
 
-    f_x: f(x), (B,), if the caller has it; the difference backend uses it.
+    check: look for layers that would make them wrong; f_x: f(x), (B,), if the caller has it, for
+    the difference backend.
     """
     graph, backend = torch.is_grad_enabled(), route.backend
     x = _full_precision(x)
@@ -152,18 +126,15 @@ def residual_terms(
         if backend == "difference":
             best = default_step(x, operator, one_sided=f_x is not None, kinked=route.kinked)
             t = best if step is None else step
-            return difference(f, x, s, v, operator, t, chunk, separate, f_x)
+            return difference(f, x, s, v, operator, t, chunk, f_x)
         with torch.enable_grad(), plain_kernels():
             if backend == "piecewise_linear":
-                terms = piecewise_linear(_probed(f), x, s, v, operator, chunk)
+                found = piecewise_linear(_probed(f), x, s, v, operator, chunk)
             elif backend == "exact":
-                terms = exact(f, x, s, operator)
+                found = exact(f, x, s, operator)
             else:
-                terms = reverse(f, x, s, v, operator, chunk)
-    if graph:
-        return terms
-    parts = (terms.per_probe, terms.laplacian, terms.drift)
-    return Terms(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]
+                found = reverse(f, x, s, v, operator, chunk)
+    return found if graph else found.detach()
 
 
 def choose_route(
@@ -268,8 +239,8 @@ def default_step(
 
 def difference(
     f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, t: float | Tensor,
-    chunk: int | None = None, separate: bool = False, f_x: Tensor | None = None,
-) -> Terms:  # fmt: skip
+    chunk: int | None = None, f_x: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """r from values of f alone.
 
     Along x(t) = x + t v + (t²/2) s the second derivative of f at 0 is vᵀ∇²f v + s·∇f, so the
@@ -279,11 +250,10 @@ def difference(
     v: (K, B, *). Ordinary forwards and one ordinary backward: right through every layer whose
     first derivative is right. `chunk` probes share one call of f (None: all) when f is
     :class:`~taser.probes.Probed`; any other f is called once for each point.
-    `separate` spends one more forward, without a graph, to tell the two terms apart.
     f_x: f(x), (B,), if the caller has it: then a first difference is one-sided, half the work.
     """
     if operator == "first_order":
-        return Terms.of(_directional(f, x, s, t, f_x), None)
+        return _directional(f, x, s, t, f_x)[None]
     if f_x is None:
         f_x = values(f, x.clone())  # a copy: the model may begin with an operation in place
     moved = x + (t * t / 2) * s
@@ -291,12 +261,7 @@ def difference(
     for vs in v.split(chunk or len(v)):
         forth, back = _evaluate(f, torch.cat([moved + t * vs, moved - t * vs])).chunk(2)
         rows.append((forth + back - 2 * f_x) / (t * t))
-    per_probe = torch.cat(rows)
-    if not separate:
-        return Terms(per_probe)
-    with torch.no_grad():
-        drift = (values(f, moved) - f_x) * (2 / (t * t))
-        return Terms(per_probe, per_probe.mean(0) - drift, drift)
+    return torch.cat(rows)
 
 
 def _directional(
@@ -329,7 +294,7 @@ DETACHED = (
 
 def reverse(
     f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
-) -> Terms:
+) -> Tensor:
     """r = (1/K) Σ_k v_kᵀ ∇²f v_k + s·∇f by a gradient and K Hessian-vector products.
 
     v: (K, B, *). `chunk` products are taken in one batched sweep (None: all of them).
@@ -337,15 +302,15 @@ def reverse(
     x, gradient = gradient_with_graph(f, x)
     drift = per_example(gradient * s)
     if operator == "first_order":
-        return Terms.of(drift, None)
+        return drift[None]
     laplacians = [
         (hessian_vector_products(gradient, x, vs) * vs).flatten(2).sum(2)
         for vs in v.split(chunk or len(v))
     ]
-    return Terms.of(drift, torch.cat(laplacians))
+    return torch.cat(laplacians) + drift
 
 
-def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
+def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Tensor:
     """r = Σ_i ∂²f/∂x_i² + s·∇f with all d second derivatives, one after another.
 
     An oracle for tests and small d: the cost is d Hessian-vector products.
@@ -353,14 +318,14 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Terms:
     x, gradient = gradient_with_graph(f, x)
     drift = per_example(gradient * s)
     if operator == "first_order":
-        return Terms.of(drift, None)
+        return drift[None]
     laplacian = torch.zeros_like(drift)
     for i in range(x[0].numel()):
         unit = torch.zeros(x.flatten(1).shape, dtype=x.dtype, device=x.device)
         unit[:, i] = 1.0
         row = hessian_vector_products(gradient, x, unit.view(1, *x.shape))[0]
         laplacian = laplacian + row.flatten(1)[:, i]
-    return Terms.of(drift, laplacian[None])
+    return (laplacian + drift)[None]
 
 
 def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -412,7 +377,7 @@ def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:
 
 def piecewise_linear(
     f: Probed, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
-) -> Terms:
+) -> Tensor:
     """r for f(x) = φ(z(x)) when z, the network's outputs, has zero Hessian almost everywhere.
 
     Then only φ is curved:  vᵀ∇²f v = (Jv)ᵀ ∇²φ(z) (Jv)  and  s·∇f = ∇φ(z)·(Js), with J the Jacobian
@@ -427,7 +392,7 @@ def piecewise_linear(
     js, jv = torch.cat([moved for _, moved in pushed]).tensor_split([1])
     slope = _probe_slope(f, z)
     drift = (slope * js[0]).reshape(len(x), -1).sum(1)
-    return Terms.of(drift, None if operator == "first_order" else _probe_curvature(f, z, jv))
+    return drift[None] if operator == "first_order" else drift + _probe_curvature(f, z, jv)
 
 
 def _outputs_and_tangents(f: Probed, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
