@@ -1,5 +1,7 @@
 """Weights from files of many kinds, and none that would run code."""
 
+import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,19 @@ def test_what_holds_no_weights_is_named(tmp_path: Path, content: object, message
     torch.save(content, tmp_path / "w.pt")
     with pytest.raises(ValueError, match=message):
         read_weights(tmp_path / "w.pt")
+
+
+def test_damaged_weights_are_named(tmp_path: Path) -> None:
+    """Whatever byte of the archive is changed."""
+    torch.save(network().state_dict(), tmp_path / "w.pt")
+    content = (tmp_path / "w.pt").read_bytes()
+    draw = random.Random(0)
+    for _ in range(100):
+        place = draw.randrange(len(content) // 2)
+        damaged = content[:place] + draw.randbytes(3) + content[place + 3 :]
+        (tmp_path / "w.pt").write_bytes(damaged)
+        with suppress(ValueError):  # or only numbers were changed
+            read_weights(tmp_path / "w.pt")
 
 
 def test_weights_that_contain_themselves_end_in_an_error(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ def test_damage_is_seen(folder: Path) -> None:
     file.write_bytes(content[:-20])
     with pytest.raises(StaleCache, match="cannot be read"):
         read_cache(folder, verify=False)
+    for damaged in (b"", content[:20], content[:8]):
+        file.write_bytes(damaged)
+        with pytest.raises(StaleCache, match="cannot be read"):
+            read_cache(folder)
     (folder / "manifest.json").unlink()
     with pytest.raises(StaleCache, match="no whole score cache"):
         read_cache(folder)

@@ -20,6 +20,7 @@ from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
 
 from taser import objectives, regularisers
+from taser._checkpoint import latest_checkpoint, save_checkpoint
 from taser.attacks import PGD, Threat
 from taser.data import Dataset, Split
 from taser.training import Config, load_trained, override, read_recipe, train
@@ -267,6 +268,16 @@ def test_the_folder_of_a_run(tmp_path: Path) -> None:
     assert (again.steps, again.best_step, again.robust) == (4, result.best_step, result.robust)
     with pytest.raises(ValueError, match="is not the folder of a training run"):
         load_trained(tmp_path / "tensorboard")
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    train(small(model=MLP), tmp_path)
+    checkpoint = latest_checkpoint(tmp_path / "checkpoints")
+    assert checkpoint is not None
+    checkpoint.state["progress"]["gone"] = 1
+    save_checkpoint(tmp_path / "checkpoints", 1000, checkpoint)
+    with pytest.raises(ValueError, match=r"is of another version of taser \(.*gone"):
+        train(small(model=MLP), tmp_path)
 
 
 def test_a_run_that_lost_a_file_is_refused(tmp_path: Path) -> None:

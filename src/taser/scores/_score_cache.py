@@ -85,7 +85,7 @@ def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndar
             raise StaleCache(f"the score cache in {folder} {was}: make it anew (`score cache`)")
     try:
         scores = np.load(folder / "scores.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # numpy parses a damaged header as Python
         raise StaleCache(f"the score cache in {folder} cannot be read: {error}") from error
     whole = list(scores.shape) == manifest["shape"] and scores.dtype == np.float16
     if not whole or (verify and _checksum(scores) != manifest["checksum"]):

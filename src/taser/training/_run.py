@@ -55,7 +55,11 @@ class _Run:
         self.config, self.learner, self.batches = setup.config, setup.learner, setup.batches
         self.main = setup.rank == 0
         checkpoint = latest_checkpoint(out / "checkpoints")
-        self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
+        try:
+            self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
+        except (KeyError, TypeError) as error:
+            what = f"the checkpoint in {out} is of another version of taser ({error})"
+            raise ValueError(f"{what}: choose another folder") from error
         if self.state.best is not None and not (out / "best.safetensors").is_file():
             what = f"{out} has lost its best weights, best.safetensors, of step"
             raise ValueError(f"{what} {self.state.best_step}: train in another folder")
