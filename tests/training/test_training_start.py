@@ -23,7 +23,7 @@ def test_a_model_of_the_user_s(tmp_path: Path) -> None:
     mine = {"name": f"{tmp_path}/mine.py:tied", "width": None, "activation": None}
     config = small(model=mine, loop={"epochs": 2, "ema": 0.5}, teacher={"weight": 1.0})
     train(config, tmp_path / "run")
-    found = load_trained(tmp_path / "run", "last")
+    found = load_trained(tmp_path / "run", "last", trust_code=True)
     assert found[1].weight is found[3].weight
     assert same(dict(found.state_dict()), weights(tmp_path / "run"))
     with pytest.raises(ValueError, match=r"model.width and model.activation are for the built-in"):
