@@ -76,6 +76,7 @@ def test_a_recipe_that_names_code_is_refused(
         assert "names code" in said
     assert not ran()
     assert read_recipe(path, trust_code=True)
+    assert read_recipe(path, [f"model={{name: '{own}:build'}}", "regulariser={}"])
 
 
 def test_named_on_the_command_line_or_trusted_it_runs(

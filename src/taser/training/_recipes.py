@@ -59,10 +59,10 @@ def read_recipe(
 def check_code(
     config: Config, source: str, *, trust_code: bool, given: Collection[str] = ()
 ) -> None:
-    """Refuse code that a file, `source`, names. given: keys that the caller has set."""
+    """Refuse code that a file, `source`, names. given: keys or sections that the caller set."""
     named = {"model.name": config.model.name, "regulariser.score": config.regulariser.score}
     for key, spec in named.items():
-        if key not in given:
+        if not key.startswith(tuple(given)):
             refuse_code(spec, f"{key} in {source}", trust_code=trust_code)
 
 
