@@ -30,9 +30,10 @@ TIMED = 3  # steps, for an estimate
 class FitConfig:
     """How a denoiser is trained.
 
-    It ends after so many steps or, if given, minutes. ln σ is drawn from N(noise_mean, noise_std²);
-    EDM's mean −1.2 for [-1, 1] is −1.9 on pixels in [0, 1]. The rate warms up and falls to zero as
-    a cosine. For images the network computes in bfloat16 where the hardware has it.
+    It ends after `steps` or, if given, after `minutes` of training, those before a resumption
+    included. ln σ is drawn from N(noise_mean, noise_std²); EDM's mean −1.2 for [-1, 1] is −1.9 on
+    pixels in [0, 1]. The rate warms up and falls to zero as a cosine. For images the network
+    computes in bfloat16 where the hardware has it.
     """
 
     steps: int = 2000
