@@ -125,8 +125,10 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
         raise ValueError(f"{wanted}. For a single output use taser.probes.Output()")
     batch, classes = z.shape
     if y is not None and (y.shape != (batch,) or y.is_floating_point() or y.dtype == torch.bool):
-        wanted = f"{name} wants labels y of shape ({batch},) and an integer type"
-        raise ValueError(f"{wanted}; got {tuple(y.shape)} of {y.dtype}")
+        # Not the length of y, which may be that of a part of the batch.
+        many = f"{len(y)} for {batch} inputs" if y.ndim == 1 and len(y) != batch else ""
+        got = many or f"{y.dtype}, in {y.ndim} dimension(s)"
+        raise ValueError(f"{name} wants labels y, one whole number for each input; got {got}")
     if y is not None and not bool(((y >= 0) & (y < classes)).all()):
         given = f"labels from {int(y.min())} to {int(y.max())}"
         raise ValueError(f"{name} wants labels in 0…{classes - 1}, its classes; got {given}")

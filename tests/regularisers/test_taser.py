@@ -334,3 +334,12 @@ def test_the_steepest_form_uses_a_part_of_the_batch_by_default() -> None:
     assert taser.Taser(score, threat=THREAT).fraction == FORMS["steepest"].fraction < 1
     assert taser.Taser(score, form="paper").fraction == 1
     assert taser.Taser(score, threat=THREAT, fraction=0.7).fraction == 0.7
+
+
+@pytest.mark.parametrize("y", [torch.zeros(16), torch.eye(3)[torch.arange(16) % 3]])
+def test_wrong_labels_are_told_of_as_they_were_given(y: Tensor) -> None:
+    """Not as those of the quarter of the batch that the penalty is computed on."""
+    penalty = taser.regularisers.GradientNorm(fraction=0.25)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    with pytest.raises(ValueError, match=r"one whole number for each input; got torch.float32, in"):
+        penalty(model, torch.rand(16, 1, 2, 2), y)

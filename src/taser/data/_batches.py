@@ -106,6 +106,8 @@ class Batches:
         if scores is not None and len(scores) != len(self.y):
             wanted = f"one row for each of the {len(self.y)} examples"
             raise ValueError(f"scores should have {wanted}; got {tuple(scores.shape)}")
+        if scores is not None and "float" not in str(scores.dtype):
+            raise ValueError(f"scores should be floating-point numbers; got {scores.dtype}")
         if batch_size < 1 or len(self.y) < 1:
             sizes = f"{batch_size} and {len(self.y)}"
             raise ValueError(f"batch_size and the examples should be at least 1; got {sizes}")
