@@ -10,7 +10,7 @@ import taser
 SOURCE = Path(taser.__file__).parent
 
 FLOW = [
-    "_names", "_arguments", "_files", "_checkpoint", "_runtime", "data", "models",
+    "_names", "_files", "_checkpoint", "_runtime", "data", "models",
     "scores", "probes", "stein", "attacks", "_settings", "regularisers", "objectives", "training",
     "evaluation", "compare", "report", "cli", "__main__",
 ]  # fmt: skip

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from taser._arguments import check_arguments
-from taser._runtime import full_precision
+from taser._runtime import check_arguments, full_precision
 
 __all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
 

@@ -181,6 +181,6 @@ def test_whole_numbers_are_reported() -> None:
         DenoisingScore(lambda x, _: x, 0.1)(torch.zeros(4, 2, dtype=torch.uint8))
     for call in (Gaussian, Gaussian.fit, KernelDensity(torch.zeros(3, 2), 1.0),
                  DenoisingScore(lambda x, _: x, 0.1)):  # fmt: skip
-        with pytest.raises(TypeError, match=r"should be a torch\.Tensor; got ndarray"):
+        with pytest.raises(TypeError, match=r"should be a tensor; got ndarray"):
             call(torch.zeros(4, 2).numpy())  # type: ignore[operator]
     assert Affine(Gaussian(torch.zeros(2)), scale=2, shift=-1).scale.is_floating_point()

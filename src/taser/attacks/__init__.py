@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from ._attack import (  # isort: skip
     Attack, AttackLoss, AttackWarning, LossAttack, Model, Norm, Threat, cross_entropy, fraction,

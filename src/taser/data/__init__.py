@@ -1,6 +1,6 @@
 """Data sets as tensors in [0, 1], with fixed splits, and batches out of them."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from ._batches import Augmentation, Batch, Batches, CropAndFlip
 from ._cache import DamagedCache, fetch

@@ -1,6 +1,6 @@
 """Measuring what has been trained."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 from taser.data._dataset import subset
 
 from ._audit import Audit, Point, TooFewCorrect, audit, undefended

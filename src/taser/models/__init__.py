@@ -1,6 +1,6 @@
 """Networks to begin with; any `nn.Module` of yours serves as well."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from ._architectures import MLP, ResNet18, SmallCNN, WideResNet, Wrapped, build
 from ._weights import load_model, load_weights, read_weights
@@ -10,4 +10,4 @@ __all__ = [
     "read_weights",
 ]  # fmt: skip
 
-check_arguments(globals(), __all__)
+check_arguments(globals(), ("build", "load_model", "load_weights", "read_weights"))

@@ -1,6 +1,6 @@
 """Objectives: standard and adversarial training; loss = objective(model, x, y) in any loop."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from ._awp import AWP, perturbed
 from ._objective import PGD, Fast, Loss, Objective, Standard, one_step_pgd, teacher_kl

@@ -1,6 +1,6 @@
 """Regularisers: TASER in its forms, and the gradient penalties that it is compared with."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 from taser.stein import Regulariser
 
 from ._gradients import GradientNorm, Jacobian

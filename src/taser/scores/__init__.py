@@ -1,6 +1,6 @@
 """Scores: s(x) ≈ ∇log p(x) of the training inputs, (B, *) → (B, *), always detached."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from ._adapters import ffdnet, from_diffusers, from_edm, named, pretrained
 from ._denoiser import Denoiser

@@ -1,6 +1,6 @@
 """The Stein operator: residuals by four backends, the penalty, and the paper's identities."""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from . import identities
 from ._batchnorm import SharedPass

@@ -1,6 +1,6 @@
 """The theorems of the paper as tools: is a score, or a model, what it should be?"""
 
-from taser._arguments import check_arguments
+from taser._runtime import check_arguments
 
 from ._estimate import Estimate, Sides
 from ._ksd import InverseMultiquadric, KSDTest, RadialBasis, ksd, ksd_test, stein_kernel
