@@ -123,14 +123,16 @@ class CallError(ValueError, RuntimeError):
     """A call failed inside of torch or another library; the message names what was given."""
 
 
-def check_arguments(names: dict[str, Any], public: Iterable[str]) -> None:
+def check_arguments(
+    names: dict[str, Any], public: Iterable[str], methods: Iterable[str] = METHODS
+) -> None:
     """Check the arguments of a package's public functions and classes, given its `globals()`."""
     for name in public:
         found = names[name]
         if isinstance(found, FunctionType):
             names[name] = _checked(found)
         elif isinstance(found, type) and not getattr(found, "_is_protocol", False):
-            for method in METHODS:
+            for method in methods:
                 own = vars(found).get(method)
                 if isinstance(own, classmethod):
                     setattr(found, method, classmethod(_checked(own.__func__)))

@@ -119,11 +119,15 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
         raise ValueError(
             f"{name} wants logits (B, C); got a {type(z).__name__}. Wrap it: {wrapped}"
         )
-    if z.ndim != 2 or z.shape[1] < 2:
-        wanted = f"{name} wants logits (B, C) of at least two classes; got {tuple(z.shape)}"
+    if z.ndim != 2 or z.shape[1] < 2 or not z.is_floating_point():
+        got = tuple(z.shape) if z.is_floating_point() else z.dtype
+        wanted = f"{name} wants logits (B, C) of at least two classes; got {got}"
         raise ValueError(f"{wanted}. For a single output use taser.probes.Output()")
     batch, classes = z.shape
-    if y is not None and (y.shape != (batch,) or y.is_floating_point() or y.dtype == torch.bool):
+    if not isinstance(y, Tensor | None):
+        raise ValueError(f"{name} wants labels y as a tensor; got {type(y).__name__}")
+    numbers = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    if y is not None and (y.shape != (batch,) or y.dtype not in numbers):
         # Not the length of y, which may be that of a part of the batch.
         many = f"{len(y)} for {batch} inputs" if y.ndim == 1 and len(y) != batch else ""
         got = many or f"{y.dtype}, in {y.ndim} dimension(s)"
@@ -146,4 +150,5 @@ def looks_like_probabilities(z: Tensor) -> bool:
     return bool((z >= 0).all()) and bool((rest.abs() <= tolerance).all())
 
 
-check_arguments(globals(), ("Logit", "Margin", "Output", "Probed"))
+check_arguments(globals(), ("Logit", "Output"), ("__init__",))
+check_arguments(globals(), ("Probed",))
