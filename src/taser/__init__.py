@@ -19,22 +19,22 @@ if TYPE_CHECKING:
         training,
     )
     from taser.attacks import Threat
-    from taser.evaluation import audit, evaluate
+    from taser.evaluation import audit, certify, evaluate
     from taser.regularisers import Taser
     from taser.stein import SharedPass, SteinPenalty, stein_residual
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "SharedPass", "SteinPenalty", "Taser", "Threat", "attacks", "audit", "compare", "data",
-    "evaluate", "evaluation", "models", "objectives", "probes", "regularisers", "report",
+    "SharedPass", "SteinPenalty", "Taser", "Threat", "attacks", "audit", "certify", "compare",
+    "data", "evaluate", "evaluation", "models", "objectives", "probes", "regularisers", "report",
     "scores", "stein", "stein_residual", "training",
 ]  # fmt: skip
 
 _HOME = {
     "SharedPass": "stein", "SteinPenalty": "stein", "stein_residual": "stein",
     "Taser": "regularisers", "Threat": "attacks", "audit": "evaluation",
-    "evaluate": "evaluation",
+    "certify": "evaluation", "evaluate": "evaluation",
 }  # fmt: skip
 
 

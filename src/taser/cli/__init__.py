@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ._certify_command import certify
 from ._compare_commands import compare, demo
 from ._data_commands import app as data_app
 from ._doctor import doctor
@@ -22,7 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(score_app, name="score")
-for command in (demo, train, finetune, recipes, evaluate, audit, shift, compare, doctor):
+for command in (demo, train, finetune, recipes, evaluate, audit, certify, shift, compare, doctor):
     app.command()(command)
 
 

@@ -5,6 +5,7 @@ from taser.data._dataset import subset
 
 from ._audit import Audit, Point, TooFewCorrect, audit, undefended
 from ._audit_checks import CHECKS, Check
+from ._certify import Certificates, attack_smoothed, certify, read_certificates
 from ._corruptions import shift
 from ._evaluate import accuracy_curve, evaluate
 from ._out_of_distribution import out_of_distribution
@@ -20,10 +21,10 @@ from ._statistics import (
 )
 
 __all__ = [
-    "CHECKS", "Audit", "Check", "Comparison", "Evaluation", "Finding", "Interval", "Point",
-    "TooFewCorrect", "accuracy_curve", "accuracy_interval", "audit", "compare",
-    "difference_interval", "evaluate", "mcnemar", "out_of_distribution", "retrained_interval",
-    "shift", "subset", "undefended",
+    "CHECKS", "Audit", "Certificates", "Check", "Comparison", "Evaluation", "Finding", "Interval",
+    "Point", "TooFewCorrect", "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit",
+    "certify", "compare", "difference_interval", "evaluate", "mcnemar", "out_of_distribution",
+    "read_certificates", "retrained_interval", "shift", "subset", "undefended",
 ]  # fmt: skip
 
 check_arguments(globals(), ("accuracy_curve", "audit", "evaluate", "shift", "subset", "undefended"))

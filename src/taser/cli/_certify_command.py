@@ -1,0 +1,67 @@
+"""`taser certify`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from . import _options as cli
+
+
+@cli.with_json
+def certify(
+    model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
+    option: cli.Options = None,
+    sigma: Annotated[
+        list[float] | None, Option(help="Of the noise, in the units of x; repeatable. [0.25]")
+    ] = None,
+    denoiser: Annotated[
+        str | None, Option(help="In front of the model: shipped, a file, diffusers:NAME, ….")
+    ] = None,
+    radius: Annotated[
+        float | None, Option(help="The ℓ2 radius that matters: draws end when it is decided.")
+    ] = None,
+    examples: Annotated[int, Option("--examples", "-n", min=1, help="Of the test part.")] = 100,
+    draws: Annotated[int, Option(min=1, help="Of noise for each example.")] = 10_000,
+    alpha: Annotated[float, Option(help="The chance that a certificate is wrong.")] = 0.001,
+    attack: Annotated[bool, Option(help="Also attack, for a bound from above.")] = True,
+    batch: Annotated[int, Option(min=1, help="Draws at once.")] = 1000,
+    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/certify"),
+    root: cli.Root = None, trust_code: cli.TrustCode = False,
+) -> None:  # fmt: skip
+    """Certified ℓ2 robustness by randomised smoothing; killed and started again, it resumes.
+
+    Example: taser certify --model out/run --denoiser digits --sigma 0.25
+    """
+    from taser.evaluation import attack_smoothed
+    from taser.evaluation import certify as run
+    from taser.report import _certify_report as report
+    from taser.scores import named
+
+    dataset, network = cli.load_model_and_data(
+        model, weights, data, option, root, threads, trust_code=trust_code
+    )
+    loaded: Any = None if denoiser is None else named(denoiser)
+    sigmas = sigma or [0.25]
+    radii = [radius] if radius else [round(k * max(sigmas), 6) for k in (0.5, 1.0, 1.5, 2.0)]
+    found, attacked = [], []
+    x, y = dataset.test.x, dataset.test.y
+    with cli.progress_bar() as progress:
+        for level in sigmas:
+            found.append(run(
+                network, x, y, sigma=level, denoiser=loaded, radius=radius, n=examples,
+                draws=draws, alpha=alpha, box=dataset.test.box, seed=seed, batch_size=batch,
+                out=out / f"sigma-{level:g}", progress=progress,
+            ))  # fmt: skip
+            bounds = {}
+            if attack:
+                bounds = attack_smoothed(
+                    network, x, found[-1], radii, denoiser=loaded, box=dataset.test.box,
+                    progress=progress,
+                )  # fmt: skip
+            attacked.append(bounds)
+    typer.echo(report.table(found, attacked, radii).markdown())
+    title = f"{model} on {dataset.name}" + (f" behind {denoiser}" if denoiser else "")
+    page = report.write(found, attacked, radii, title, out)
+    cli.show(page, report.summary(found))
