@@ -184,9 +184,11 @@ def test_the_command_line(tmp_path: Path) -> None:
         app, ["train", "--recipe", "digits/standard", "--out", str(run), *settings]
     )
     assert trained.exit_code == 0, trained.output
-    command = ["certify", "--model", str(run), "--denoiser", "digits", "--sigma", "0.12",
-               "--sigma", "0.25", "-n", "6", "--draws", "60", "--radius", "0.1", "--out", str(tmp_path / "out"),
-               "--threads", "1", "--json"]  # fmt: skip
+    command = [
+        "certify", "--model", str(run), "--denoiser", "digits", "--sigma", "0.12",
+        "--sigma", "0.25", "-n", "6", "--draws", "60", "--radius", "0.1", "--threads", "1",
+        "--out", str(tmp_path / "out"), "--json",
+    ]  # fmt: skip
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output
     numbers = json.loads(found.stdout)
