@@ -210,12 +210,12 @@ def test_one_example_has_no_variance(mlp: cases.Case) -> None:
         ({"center": float("nan")}, "finite number"),
         ({"step": float("inf")}, "finite"),
         ({"probe": "margin"}, "callable"),
-        ({"generator": 3}, "torch.Generator"),
+        ({"generator": 3}, "of type Generator"),
         ({"probe": taser.probes.Margin}, "probe should be a callable"),
     ],
 )
 def test_a_wrong_option_is_refused_at_construction(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         taser.SteinPenalty(**options)
 
 
@@ -223,26 +223,26 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
     wrong = [
         ((mlp.x, mlp.y, mlp.s[:2]), r"got \(2, 6\)"),
         ((mlp.x, mlp.y + 3, mlp.s), "0…2"),
-        ((mlp.x, mlp.y.numpy(), mlp.s), "y should be a tensor; got ndarray"),
-        ((mlp.x, mlp.y, mlp.s.numpy()), "s should be a tensor; got ndarray"),
-        ((mlp.x.float(), mlp.y, mlp.s), r"x is torch\.float32 on cpu"),
+        ((mlp.x, mlp.y.numpy(), mlp.s), "y should be a tensor"),
+        ((mlp.x, mlp.y, mlp.s.numpy()), "s should be a tensor"),
+        ((mlp.x.float(), mlp.y, mlp.s), r"x = float32 \(4, 6\), .*Double"),
         (((255 * mlp.x).byte(), mlp.y, mlp.s), "got torch.uint8"),
-        ((mlp.x, mlp.y, mlp.s.byte()), "score s should be floating point; got torch.uint8"),
+        ((mlp.x, mlp.y, mlp.s.byte()), "score s should be floating point, .*; got torch.uint8"),
         ((mlp.x, mlp.y[:3], mlp.s), r"each of the 4 inputs; got shape \(3,\)"),
         ((mlp.x, mlp.y[0], mlp.s), r"each of the 4 inputs; got shape \(\)"),
         ((mlp.x, mlp.y, mlp.s * torch.inf), "finite"),
         ((mlp.x, mlp.y, mlp.s.clone().requires_grad_()), "detach"),
         ((mlp.x.long(), mlp.y, mlp.s), "int64"),
         ((mlp.x, mlp.y, mlp.s.long()), "score s should be floating point"),
-        ((mlp.x.numpy(), mlp.y, mlp.s), "x should be a tensor; got ndarray"),
+        ((mlp.x.numpy(), mlp.y, mlp.s), "x should be a tensor; got a ndarray"),
         ((mlp.x[:0], mlp.y[:0], mlp.s[:0]), r"a batch of inputs, .*; got shape \(0, 6\)"),
         (
             (mlp.x, mlp.y, taser.scores.Gaussian(torch.zeros(6))),
-            r"such as score\(x\); got Gaussian",
+            "s should be a tensor or None; got a Gaussian",
         ),
     ]
     for arguments, message in wrong:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             taser.SteinPenalty()(mlp.model, *arguments)
     pair = taser.models.Wrapped(lambda x: (mlp.model(x),), mlp.model)
     with pytest.raises(ValueError, match=r"Margin wants logits .*got a tuple"):
@@ -281,5 +281,5 @@ def test_scores_of_another_batch_are_refused_whatever_part_is_drawn(
     whole = mlp.s.repeat(10, *[1] * (mlp.s.ndim - 1))
     with pytest.raises(ValueError, match="the score s should have the shape"):
         penalty(mlp.model, mlp.x, mlp.y, whole)
-    with pytest.raises(ValueError, match="s should be a tensor; got list"):
+    with pytest.raises((ValueError, TypeError), match="s should be a tensor"):
         penalty(mlp.model, mlp.x, mlp.y, mlp.s.tolist())

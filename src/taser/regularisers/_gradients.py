@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from taser.probes import Margin, Probe, Probed
 from taser.stein import Regulariser, SharedPass, SteinPenalty
-from taser.stein._checks import check_choice, check_count, check_structure, plain_kernels
-from taser.stein._residual import gradient_with_graph, input_gradient
+from taser.stein._checks import check_choice, check_count, check_layers, plain_kernels
+from taser.stein._residual import probe_gradient
 
 Size = Literal["l1", "l2"]
 Of = Literal["margin", "loss"]
@@ -52,7 +52,7 @@ class GradientNorm(Regulariser):
             raise ValueError("probe is for of='margin'; of='loss' takes the cross-entropy")
         self.norm: Size = norm
         self.of: Of = of
-        self.probe: Probe = probe or (Margin() if of == "margin" else cross_entropy)
+        self.probe: Probe = probe or (Margin() if of == "margin" else cross_entropy_probe)
         self.slope = None
         if backend != "reverse":
             self.slope = SteinPenalty(
@@ -69,10 +69,10 @@ class GradientNorm(Regulariser):
         """The mean over the examples, a scalar."""
         f = Probed(model, self.probe, y)
         if self.slope is None:
-            check_structure(model, "reverse")
+            check_layers(model, "reverse")
             with torch.enable_grad(), plain_kernels():
-                return self._size(gradient_with_graph(f, x)[1])
-        gradient = input_gradient(f, x)
+                return self._size(probe_gradient(f, x, graph=True)[1])
+        _, gradient = probe_gradient(f, x)
         v = gradient.sign() if self.norm == "l1" else 2 * gradient
         slope = self.slope.residuals(model, x, y, v, shared)[0].mean()  # v·∇f
         return self._size(gradient) + slope - slope.detach()
@@ -82,7 +82,7 @@ class GradientNorm(Regulariser):
         return (flat.abs() if self.norm == "l1" else flat.square()).sum(1).mean()
 
 
-def cross_entropy(z: Tensor, y: Tensor | None) -> Tensor:
+def cross_entropy_probe(z: Tensor, y: Tensor | None) -> Tensor:
     """The cross-entropy of each example, (B, C), (B,) → (B,), as a probe."""
     if y is None:
         raise ValueError("the gradient of the loss needs labels y")
@@ -107,7 +107,7 @@ class Jacobian(Regulariser):
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass,  # noqa: ARG002
     ) -> Tensor:  # fmt: skip
         """The mean over the examples, a scalar."""
-        check_structure(model, "reverse")
+        check_layers(model, "reverse")
         generator = self.generator_on(x.device)
         with torch.enable_grad(), plain_kernels():
             x = x.detach().requires_grad_()

@@ -13,8 +13,8 @@ from taser.attacks._attack import Norm
 from taser.probes import Probe, Probed
 from taser.stein import Regulariser, SharedPass, SteinPenalty
 from taser.stein._batchnorm import Statistics
-from taser.stein._checks import Backend, Operator, check_structure
-from taser.stein._residual import input_gradient
+from taser.stein._checks import Backend, Operator
+from taser.stein._residual import probe_gradient
 
 FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
@@ -117,7 +117,6 @@ class Taser(Regulariser):
             raise ValueError(f"form={self.form!r} computes its own score: call it without s")
         self.penalty._generator = self.generator_on(x.device)
         if self.penalty.is_new(model, shared):
-            check_structure(model, "difference")
             _check_range(x, self.threat)
         if s is None:
             x, s, shared = self._points_and_scores(model, x, y, shared)
@@ -134,7 +133,7 @@ class Taser(Regulariser):
             return x, self.score.paired(x, generator), shared
         if self.form == "steepest":
             assert self.threat is not None
-            gradient = input_gradient(Probed(model, self.penalty.probe, y), x)
+            _, gradient = probe_gradient(Probed(model, self.penalty.probe, y), x)
             return x, self.score.along(x, -steepest(gradient, self.threat.norm)), shared
         noised, s = self.score.noised(x, generator)
         return (x, s, shared) if self.form == "mixed" else (noised, s, shared.without_outputs())

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from taser._runtime import full_precision
 from taser.probes import Probed
 
-from ._checks import COMPARED, TOLERANCE, UnsupportedLayer, precise_errors
+from ._checks import COMPARED, TOLERANCE, UnsupportedLayer
 from ._model_state import (
     any_compiled,
     check_module,
@@ -45,7 +45,6 @@ def penalty_mode(
     """
     x = full_precision(x)
     with (
-        precise_errors(model, x),
         torch.autocast(x.device.type, enabled=False),
         without_checkpointing(),
         restored_buffers(model, kept=(_BatchNorm,)),  # known by their identity, and not changed

@@ -30,43 +30,38 @@ class UnsupportedLayer(ValueError):
     """A layer that this backend cannot differentiate; the message names one that works."""
 
 
-def check_layers(model: Callable) -> None:
-    """Raise for modules and parameters through which no derivative can be computed."""
+def check_layers(model: Callable, backend: Backend = "difference") -> None:
+    """Raise for modules and parameters through which `backend` has no right derivative."""
     named = model.named_modules() if isinstance(model, nn.Module) else ()
     for name, module in named:
-        kind = type(module)
+        kind, second = type(module), backend != "difference"
+        problem = None
         if isinstance(module, torch.jit.ScriptModule):
-            raise UnsupportedLayer(
-                f"{place(name)} is scripted, so that its BatchNorm and its mode cannot be set: "
-                "pass the module that torch.jit was given"
+            problem = (
+                "is scripted, so that its BatchNorm and its mode cannot be set: pass the module "
+                "that torch.jit was given"
             )
-        if kind.__module__.startswith("torch.") and ".quantized" in kind.__module__:
-            raise UnsupportedLayer(
-                f"{place(name)} ({kind.__name__}) is quantised, which has no gradient: pass the "
-                "model in float32"
+        elif kind.__module__.startswith("torch.") and ".quantized" in kind.__module__:
+            problem = "is quantised, which has no gradient: pass the model in float32"
+        elif second and is_compiled(module):
+            problem = (
+                f"is compiled, and torch.compile has no double backward (pytorch#91469), which "
+                f"backend={backend!r} needs. Use backend='difference', or pass the module that was "
+                "compiled (its ._orig_mod)"
             )
-        for parameter_name, parameter in module.named_parameters(name, recurse=False):
+        elif second and kind.__name__.startswith(("FSDP", "FullyShardedDataParallel")):
+            problem = (
+                f"is sharded by FSDP, which frees parameters that backend={backend!r} needs for "
+                "its second derivative. Use backend='difference'"
+            )
+        for parameter in module.parameters(recurse=False):
             if parameter.dtype in (torch.float16, torch.bfloat16):
-                raise UnsupportedLayer(
-                    f"parameter '{parameter_name}' is {parameter.dtype}: derivatives of the input "
-                    "get lost in its rounding. Keep the parameters in float32; autocast around "
-                    "the loop is fine"
+                problem = (
+                    f"has parameters in {parameter.dtype}: derivatives of the input get lost in "
+                    "its rounding. Keep them in float32; autocast around the loop is fine"
                 )
-
-
-@contextmanager
-def precise_errors(model: nn.Module, x: Tensor) -> Iterator[None]:
-    """Say which type or device differs, where torch's own error is about a matrix product."""
-    try:
-        yield
-    except RuntimeError as error:
-        own = next((p for p in model.parameters() if p.is_floating_point()), None)
-        if own is None or (own.dtype, own.device) == (x.dtype, x.device):
-            raise
-        raise ValueError(
-            f"x is {x.dtype} on {x.device}, the model's parameters are {own.dtype} on "
-            f"{own.device}: give x.to({own.device.type!r}, {own.dtype})"
-        ) from error
+        if problem:
+            raise UnsupportedLayer(f"{place(name)} {problem}")
 
 
 def check_gradient(value: Tensor, model: nn.Module) -> None:
@@ -79,25 +74,10 @@ def check_gradient(value: Tensor, model: nn.Module) -> None:
         )
 
 
-def check_structure(model: Callable, backend: Backend) -> None:
-    """Raise for wrappers and types that `backend` cannot work with."""
-    if not isinstance(model, nn.Module):
-        return
-    for name, module in model.named_modules() if backend != "difference" else ():
-        kind = type(module).__name__
-        if is_compiled(module):
-            raise UnsupportedLayer(
-                f"{place(name)} is compiled, and torch.compile has no double backward "
-                f"(pytorch#91469), which backend={backend!r} needs. Use backend='difference', or "
-                "pass the module that was compiled (its ._orig_mod)"
-            )
-        if kind == "FullyShardedDataParallel" or kind.startswith("FSDP"):
-            raise UnsupportedLayer(
-                f"{place(name)} is sharded by FSDP, which frees parameters that backend="
-                f"{backend!r} needs for its second derivative. Use backend='difference'"
-            )
-    on_cuda = any(parameter.is_cuda for parameter in model.parameters())
-    if backend == "difference" and on_cuda and torch.backends.cudnn.allow_tf32:
+def warn_of_tf32(model: Callable) -> None:
+    """Rounding to TF32 is magnified by a difference."""
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    if torch.backends.cudnn.allow_tf32 and any(p.is_cuda for p in parameters):
         warnings.warn(
             "convolutions may run in TF32, whose rounding a second difference magnifies; set "
             "torch.backends.cudnn.allow_tf32 = False, or use another backend",
@@ -176,8 +156,8 @@ def instance_norm(
 
 
 def _standardise(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    centred = x - x.mean(dims, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(dims, keepdim=True) + eps)
+    centered = x - x.mean(dims, keepdim=True)
+    return centered * torch.rsqrt(centered.square().mean(dims, keepdim=True) + eps)
 
 
 _PLAIN: dict[Callable, Callable] = {
@@ -395,13 +375,20 @@ def check_inputs(x: Tensor, s: Tensor | None, first: bool = True) -> None:
 
     Reading back from an accelerator makes it wait, so later calls are not checked for NaN there.
     """
-    check_tensor("x", x)
-    if not x.is_floating_point():
-        raise ValueError(f"x should be floating point, images scaled to [0, 1]; got {x.dtype}")
+    _check_floating("x", x, "images scaled to [0, 1]")
     if x.ndim < 2 or not len(x):
         raise ValueError(f"x should be a batch of inputs, (B, *); got shape {tuple(x.shape)}")
     if s is not None:
-        _check_score(s, x)
+        _check_floating("the score s", s, "such as score(x)")
+        if s.shape != x.shape or s.device != x.device:
+            raise ValueError(
+                f"the score s should have the shape and device of x, {tuple(x.shape)} on "
+                f"{x.device}; got {tuple(s.shape)} on {s.device}"
+            )
+        if s.requires_grad:
+            raise ValueError(
+                "the score s requires grad; it is a constant of the penalty: s.detach()"
+            )
     highest = float(x.detach().max()) if first and x.ndim == 4 else 0.0
     if highest > BRIGHT:
         warnings.warn(
@@ -409,39 +396,19 @@ def check_inputs(x: Tensor, s: Tensor | None, first: bool = True) -> None:
             "by 255, and normalise inside the model",
             stacklevel=3,
         )
-    for name, tensor in (("x", x), ("the score s", s)):
-        read = tensor is not None and (first or tensor.device.type == "cpu")
-        if tensor is not None and read and not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
+    for name, tensor in {"x": x, "the score s": x if s is None else s}.items():
+        read = first or tensor.device.type == "cpu"
+        if read and (bad := int((~torch.isfinite(tensor)).sum())):
             raise ValueError(f"{name} should be finite; {bad} of {tensor.numel()} entries are not")
 
 
-def _check_score(s: Tensor, x: Tensor) -> None:
-    if not isinstance(s, Tensor):
-        raise ValueError(
-            f"the score s should be a tensor like x, such as score(x); got {type(s).__name__}"
-        )
-    if not s.is_floating_point():
-        raise ValueError(f"the score s should be floating point; got {s.dtype}")
-    if s.shape != x.shape or s.device != x.device:
-        raise ValueError(
-            f"the score s should have the shape and device of x, {tuple(x.shape)} on {x.device}; "
-            f"got {tuple(s.shape)} on {s.device}"
-        )
-    if s.requires_grad:
-        raise ValueError("the score s requires grad; it is a constant of the penalty: s.detach()")
-
-
-def check_tensor(name: str, given: object) -> None:
-    """Raise for anything but a tensor."""
-    if not isinstance(given, Tensor):
-        raise ValueError(f"{name} should be a tensor; got {type(given).__name__}")
+def _check_floating(name: str, given: Tensor, wanted: str) -> None:
+    if not given.is_floating_point():
+        raise ValueError(f"{name} should be floating point, {wanted}; got {given.dtype}")
 
 
 def check_labels(y: Tensor | None, x: Tensor) -> None:
     """Raise unless there is one label for each input."""
-    if y is not None:
-        check_tensor("y", y)
     if y is not None and (y.ndim == 0 or len(y) != len(x)):
         raise ValueError(
             f"y should hold a label for each of the {len(x)} inputs; got shape {tuple(y.shape)}"
@@ -472,8 +439,10 @@ def spread(x: Tensor) -> Tensor:
     return torch.where(found > 0, found, torch.ones_like(found))
 
 
-def check_step(step: float, x: Tensor, operator: Operator) -> None:
+def check_step(step: float | None, x: Tensor, operator: Operator) -> None:
     """Raise for a step that the rounding of x or of f hides, or that leads far away from x."""
+    if step is None:
+        return
     size = float(spread(x))
     smallest = torch.finfo(x.dtype).eps ** (0.5 if operator == "langevin" else 1.0)
     if not smallest < step / size < 100:
@@ -483,10 +452,10 @@ def check_step(step: float, x: Tensor, operator: Operator) -> None:
         )
 
 
-def check_count(name: str, given: object) -> None:
+def check_count(name: str, given: int) -> None:
     """Raise unless `given` is a whole number of at least 1."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ValueError(f"{name} should be a whole number of at least 1; got {given!r}")
+    if given < 1:
+        raise ValueError(f"{name} should be a whole number of at least 1; got {given}")
 
 
 def check_choice(name: str, given: object, choices: tuple[str, ...]) -> None:

@@ -27,7 +27,6 @@ from ._checks import (
     check_labels,
     check_layers,
     check_options,
-    check_tensor,
 )
 from ._model_state import any_compiled, check_module, restored_rng, unwrap_ddp
 from ._residual import Route, choose_route, logger, residuals
@@ -62,8 +61,6 @@ class Regulariser(nn.Module, ABC):
         check_choice("batchnorm", batchnorm, get_args(Statistics))
         if not 0.0 < fraction <= 1.0:
             raise ValueError(f"fraction should lie in (0, 1]; got {fraction}")
-        if not isinstance(generator, torch.Generator | None):
-            raise ValueError(f"generator should be a torch.Generator or None; got {generator!r}")
         self.every = every
         self.fraction = fraction
         self.batchnorm: Statistics = batchnorm
@@ -107,7 +104,6 @@ class Regulariser(nn.Module, ABC):
         shared: a forward pass that the loss made at these weights, see :class:`SharedPass`;
         :meth:`attach` finds it by itself.
         """
-        check_tensor("x", x)
         if self.training and self.calls % self.every:
             self.calls += 1
             return x.new_zeros(())
@@ -222,7 +218,7 @@ class SteinPenalty(Regulariser):
         )
         check_options(operator, backend, probes, step, chunk)
         check_choice("distribution", distribution, get_args(Distribution))
-        if probe is not None and (isinstance(probe, type) or not callable(probe)):
+        if isinstance(probe, type):
             raise ValueError(f"probe should be a callable (outputs, y) → (B,); got {probe!r}")
         self.probe: Probe = Margin() if probe is None else probe
         self.operator: Operator = operator

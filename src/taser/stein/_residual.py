@@ -22,12 +22,12 @@ from ._checks import (
     check_options,
     check_piecewise_linear,
     check_step,
-    check_structure,
     curved_layer,
     has_kinks,
     is_curved,
     plain_kernels,
     spread,
+    warn_of_tf32,
 )
 from ._model_state import any_compiled, without_checkpointing
 
@@ -73,7 +73,6 @@ def stein_residual(
     if isinstance(f, Probed):
         check_labels(f.y, x)
     check_options(operator, backend, probes, step, chunk)
-    check_layers(f.model if isinstance(f, Probed) else f)
     with without_checkpointing():
         route = choose_route(f, x, operator, backend)
         return residuals(
@@ -109,8 +108,10 @@ def residuals(
     x = _full_precision(x)
     s = _full_precision(s).to(x.dtype)
     if check:
-        check_structure(f.model if isinstance(f, Probed) else f, backend)
-        if step is not None and backend == "difference":
+        model = f.model if isinstance(f, Probed) else f
+        check_layers(model, backend)
+        if backend == "difference":
+            warn_of_tf32(model)
             check_step(step, x, operator)
         if backend == "piecewise_linear":
             check_piecewise_linear(_probed(f), x)
@@ -157,7 +158,7 @@ def choose_route(
     if wanted == "difference" or operator == "first_order" or any_compiled(f.model):
         return Route("difference", kinked)
     try:
-        check_structure(f.model, "reverse")
+        check_layers(f.model, "reverse")
         curved = is_curved(f, x)
     except Exception:  # outputs that are no tensor, kernels without a second derivative
         return Route("difference", kinked)
@@ -286,12 +287,6 @@ def _evaluate(f: Function, points: Tensor) -> Tensor:
     return torch.stack([values(f, point) for point in points])
 
 
-DETACHED = (
-    "f(x) does not depend on x through autograd: is the model detached, or run under no_grad or "
-    "inference_mode inside f?"
-)
-
-
 def reverse(
     f: Function, x: Tensor, s: Tensor, v: Tensor, operator: Operator, chunk: int | None = None
 ) -> Tensor:
@@ -299,7 +294,7 @@ def reverse(
 
     v: (K, B, *). `chunk` products are taken in one batched sweep (None: all of them).
     """
-    x, gradient = gradient_with_graph(f, x)
+    x, gradient = probe_gradient(f, x, graph=True)
     drift = per_example(gradient * s)
     if operator == "first_order":
         return drift[None]
@@ -315,7 +310,7 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Tensor:
 
     An oracle for tests and small d: the cost is d Hessian-vector products.
     """
-    x, gradient = gradient_with_graph(f, x)
+    x, gradient = probe_gradient(f, x, graph=True)
     drift = per_example(gradient * s)
     if operator == "first_order":
         return drift[None]
@@ -328,32 +323,22 @@ def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Tensor:
     return (laplacian + drift)[None]
 
 
-def gradient_with_graph(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
-    """x as a leaf, and ∇f(x) with its graph."""
-    x = x.detach().requires_grad_()
-    # Of a copy: the model may begin with an operation in place.
-    value = _attached(values(f, x.clone()))
-    (gradient,) = torch.autograd.grad(
-        value.sum(), x, create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return x, gradient
-
-
-def input_gradient(f: Function, x: Tensor) -> Tensor:
-    """∇f(x), (B, *), as a constant."""
+def probe_gradient(f: Function, x: Tensor, *, graph: bool = False) -> tuple[Tensor, Tensor]:
+    """∇f(x), (B, *), a constant or with its graph to the x that is returned with it, (x, ∇f)."""
     with torch.inference_mode(False), torch.enable_grad():
         x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
-        value = _attached(values(f, x.clone()))
-        (gradient,) = torch.autograd.grad(value.sum(), x, allow_unused=True)
+        value = values(f, x.clone())  # of a copy: the model may begin with an operation in place
+        gradient = None
+        if value.requires_grad:
+            (gradient,) = torch.autograd.grad(
+                value.sum(), x, create_graph=graph, allow_unused=True, materialize_grads=graph
+            )
     if gradient is None:
-        raise ValueError(DETACHED)
-    return gradient
-
-
-def _attached(value: Tensor) -> Tensor:
-    if not value.requires_grad:
-        raise ValueError(DETACHED)
-    return value
+        raise ValueError(
+            "f(x) does not depend on x through autograd: is the model detached, or run under "
+            "no_grad or inference_mode inside f?"
+        )
+    return x, gradient
 
 
 def hessian_vector_products(gradient: Tensor, x: Tensor, v: Tensor) -> Tensor:

@@ -51,9 +51,9 @@ def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tenso
     k_p = φ s·t + 2φ' (t − s)·D − 4φ''u − 2dφ'.
     """
     u = torch.cdist(x, y).square()
-    k, slope, bend = kernel.derivatives(u)
+    k, slope, curvature = kernel.derivatives(u)
     drift = x @ t.T - (t * y).sum(1) - (s * x).sum(1)[:, None] + s @ y.T  # (t − s)·(x − y)
-    trace = -4 * bend * u - 2 * x.shape[1] * slope
+    trace = -4 * curvature * u - 2 * x.shape[1] * slope
     return k * (s @ t.T) + 2 * slope * drift + trace
 
 

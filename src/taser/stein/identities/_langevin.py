@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taser._runtime import rows_like
 from taser.stein._checks import Backend, Watched, plain_kernels
-from taser.stein._residual import Function, gradient_with_graph, values
+from taser.stein._residual import Function, probe_gradient, values
 
 from ._estimate import Estimate, Sides, compare, residuals
 
@@ -50,7 +50,7 @@ def divergence_form(f: Function, x: Tensor, log_prob: Callable[[Tensor], Tensor]
     tensor([ 2., -4.])
     """
     with torch.enable_grad(), plain_kernels(), torch.autocast(x.device.type, enabled=False):
-        x, gradient = gradient_with_graph(Watched(f, "exact", graph=False), x)
+        x, gradient = probe_gradient(Watched(f, "exact", graph=False), x, graph=True)
         log_p = values(log_prob, x, "log_prob")
         if not log_p.requires_grad:
             raise ValueError("log_prob(x) should depend on x through autograd; it does not")

@@ -12,9 +12,9 @@ from taser.stein._checks import plain_kernels
 from taser.stein._residual import (
     Function,
     directions,
-    gradient_with_graph,
     hessian_vector_products,
     per_example,
+    probe_gradient,
 )
 
 from ._estimate import Estimate, Sides, batches, compare, in_batches, residual_pair
@@ -67,7 +67,7 @@ def _curvature_and_gradient(
     for part, (rows,) in batches(f, batch, x):
         v = _axes(rows) if probes is None else directions(rows, probes, generator=generator)
         with torch.enable_grad(), plain_kernels(), torch.autocast(x.device.type, enabled=False):
-            leaf, gradient = gradient_with_graph(part, rows)
+            leaf, gradient = probe_gradient(part, rows, graph=True)
             products = [hessian_vector_products(gradient, leaf, v_k[None])[0] for v_k in v]
         squares = [per_example(product.detach().square()) for product in products]
         curvatures.append(torch.stack(squares).mean(0))
