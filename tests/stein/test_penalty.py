@@ -210,7 +210,7 @@ def test_one_example_has_no_variance(mlp: cases.Case) -> None:
         ({"center": float("nan")}, "finite number"),
         ({"step": float("inf")}, "finite"),
         ({"probe": "margin"}, "callable"),
-        ({"generator": 3}, "of type Generator"),
+        ({"generator": 3}, "generator should be a.*Generator"),
         ({"probe": taser.probes.Margin}, "probe should be a callable"),
     ],
 )
@@ -234,11 +234,11 @@ def test_bad_batches_are_named_at_the_first_call(mlp: cases.Case) -> None:
         ((mlp.x, mlp.y, mlp.s.clone().requires_grad_()), "detach"),
         ((mlp.x.long(), mlp.y, mlp.s), "int64"),
         ((mlp.x, mlp.y, mlp.s.long()), "score s should be floating point"),
-        ((mlp.x.numpy(), mlp.y, mlp.s), "x should be a tensor; got a ndarray"),
+        ((mlp.x.numpy(), mlp.y, mlp.s), "x should be a tensor"),
         ((mlp.x[:0], mlp.y[:0], mlp.s[:0]), r"a batch of inputs, .*; got shape \(0, 6\)"),
         (
             (mlp.x, mlp.y, taser.scores.Gaussian(torch.zeros(6))),
-            "s should be a tensor or None; got a Gaussian",
+            "s should be a tensor.* got .*Gaussian",
         ),
     ]
     for arguments, message in wrong:
