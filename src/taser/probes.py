@@ -131,8 +131,8 @@ def check_logits(z: Any, y: Tensor | None, name: str) -> None:
     if y is not None and (y.shape != (batch,) or y.dtype not in numbers):
         # Not the length of y, which may be that of a part of the batch.
         many = f"{len(y)} for {batch} inputs" if y.ndim == 1 and len(y) != batch else ""
-        got = many or f"{y.dtype}, in {y.ndim} dimension(s)"
-        raise ValueError(f"{name} wants labels y, one whole number for each input; got {got}")
+        given = many or f"{y.dtype}, in {y.ndim} dimension(s)"
+        raise ValueError(f"{name} wants labels y, one whole number for each input; got {given}")
     if y is not None and not bool(((y >= 0) & (y < classes)).all()):
         given = f"labels from {int(y.min())} to {int(y.max())}"
         raise ValueError(f"{name} wants labels in 0…{classes - 1}, its classes; got {given}")

@@ -190,20 +190,18 @@ def chosen_overrides(runs: Runs, choices: list[dict[str, Any]]) -> list[str]:
 
 def _check_same_penalty(runs: Runs, job: Job, penalty: RegulariserConfig) -> None:
     """Raise if a finished run of the same row had another penalty: a recipe may have changed."""
-    for name in runs.names():
-        other = runs.job(name)
-        kept = runs.folder / name / "run" / "config.yaml"
-        same_row = all(other.get(key) == job.get(key) for key in ("method", "variant", "finetuned"))
-        if not same_row or not runs.finished(name) or not kept.exists():
+    row = [job.get(key) for key in ("method", "variant", "finetuned")]
+    for name in filter(runs.finished, runs.names()):
+        other, kept = runs.job(name), runs.folder / name / "run" / "config.yaml"
+        if [
+            other.get(key) for key in ("method", "variant", "finetuned")
+        ] != row or not kept.exists():
             continue
-        theirs = read_yaml(kept)["regulariser"]
-        if not penalty.name == theirs["name"] == "taser":
-            continue
+        theirs, own = read_yaml(kept)["regulariser"], asdict(penalty)
         tried = {o.partition("=")[0] for each in (job, other) for o in each.get("candidate", [])}
-        for key in FORM:
-            own = getattr(penalty, key, None)
-            if f"regulariser.{key}" not in tried and theirs.get(key) != own:
+        for key in FORM if own["name"] == theirs["name"] == "taser" else ():
+            if f"regulariser.{key}" not in tried and theirs.get(key) != own.get(key):
                 raise ValueError(
                     f"{name} had regulariser.{key}={theirs.get(key)}, and this run of the same row "
-                    f"would have {own}: the recipe has changed since, so choose another folder"
+                    f"would have {own.get(key)}: the recipe has changed, so choose another folder"
                 )

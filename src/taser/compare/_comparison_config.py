@@ -6,7 +6,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from taser._names import hint
@@ -20,7 +20,7 @@ Job = dict[str, Any]
 """The settings of one run, as JSON."""
 Candidates = list[list[str]]
 """Settings to try, each a list of overrides."""
-CANDIDATES = TypeAdapter(Candidates, config=ConfigDict(strict=True))
+BY_VARIANT = TypeAdapter(dict[str, Candidates | dict[str, Candidates]], config=SETTINGS)
 
 METHODS = {
     "standard": "Standard", "pgd": "PGD", "trades": "TRADES", "mart": "MART",
@@ -52,16 +52,14 @@ class Search:
     clean_cost: dict[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for tried in self.candidates.values():
-            for candidates in tried.values() if isinstance(tried, dict) else [tried]:
-                try:
-                    CANDIDATES.validate_python(candidates)
-                except ValidationError:
-                    raise ValueError(
-                        "search.candidates should be lists of lists of overrides by variant, such "
-                        f"as {{'off': [[optimiser.rate=0.1]]}}, or by variant and method; got "
-                        f"{self.candidates!r}"
-                    ) from None
+        try:
+            BY_VARIANT.validate_python(self.candidates)
+        except ValidationError:
+            raise ValueError(
+                "search.candidates should be lists of lists of overrides by variant, such as "
+                f"{{'off': [[optimiser.rate=0.1]]}}, or by variant and method; got "
+                f"{self.candidates!r}"
+            ) from None
         if not self.candidates.get("off"):
             raise ValueError("a search needs candidates of off, if only one that changes nothing")
 
