@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ class Margin:
 
     _checked = False
 
-    def __call__(self, z: Any, y: Tensor | None) -> Tensor:
+    def __call__(self, z: Tensor, y: Tensor | None) -> Tensor:
         """z: (B, C) logits; y: (B,) labels; returns (B,)."""
         if y is None:
             raise ValueError("Margin compares the labelled class with the rest: it needs labels y")
@@ -76,7 +75,7 @@ class Logit:
         self.index = index
         self._checked = False
 
-    def __call__(self, z: Any, y: Tensor | None) -> Tensor:
+    def __call__(self, z: Tensor, y: Tensor | None) -> Tensor:
         """z: (B, C) logits; y: (B,) labels, unused with a fixed index; returns (B,)."""
         y = y if self.index is None else None
         if self.index is None and y is None:
@@ -113,7 +112,7 @@ class Output:
         return f"Output({self.index})"
 
 
-def check_logits(z: Any, y: Tensor | None, name: str) -> None:
+def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
     """Raise unless z is (B, C) with C ≥ 2 and y, if given, holds B class numbers below C."""
     if not isinstance(z, Tensor):
         wrapped = "taser.models.Wrapped(lambda x: model(x)[0], model), or with model(x).logits"

@@ -306,21 +306,15 @@ def reverse(
 
 
 def exact(f: Function, x: Tensor, s: Tensor, operator: Operator) -> Tensor:
-    """r = Σ_i ∂²f/∂x_i² + s·∇f with all d second derivatives, one after another.
+    """r = Σ_i ∂²f/∂x_i² + s·∇f by `reverse` along every axis, (1, B): for tests and small d."""
+    return reverse(f, x, s, axes(x), operator, chunk=1).mean(0, keepdim=True)
 
-    An oracle for tests and small d: the cost is d Hessian-vector products.
-    """
-    x, gradient = probe_gradient(f, x, graph=True)
-    drift = per_example(gradient * s)
-    if operator == "first_order":
-        return drift[None]
-    laplacian = torch.zeros_like(drift)
-    for i in range(x[0].numel()):
-        unit = torch.zeros(x.flatten(1).shape, dtype=x.dtype, device=x.device)
-        unit[:, i] = 1.0
-        row = hessian_vector_products(gradient, x, unit.view(1, *x.shape))[0]
-        laplacian = laplacian + row.flatten(1)[:, i]
-    return (laplacian + drift)[None]
+
+def axes(x: Tensor) -> Tensor:
+    """√d e_i for i = 1 … d, (d, B, *): directions with the mean v vᵀ = I exactly."""
+    d = x[0].numel()
+    unit = torch.eye(d, dtype=x.dtype, device=x.device) * d**0.5
+    return unit.view(d, 1, *x.shape[1:]).expand(d, *x.shape)
 
 
 def probe_gradient(f: Function, x: Tensor, *, graph: bool = False) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """The Sobolev identity: the penalty as a norm that the data's geometry weighs."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,7 @@ from taser.scores import Score
 from taser.stein._checks import plain_kernels
 from taser.stein._residual import (
     Function,
+    axes,
     directions,
     hessian_vector_products,
     per_example,
@@ -65,7 +65,7 @@ def _curvature_and_gradient(
     """‖∇²f‖_F², the mean of ‖∇²f v‖² over v with E[v vᵀ] = I, and ∇f at x: (n,) and (n, *)."""
     curvatures, gradients = [], []
     for part, (rows,) in batches(f, batch, x):
-        v = _axes(rows) if probes is None else directions(rows, probes, generator=generator)
+        v = axes(rows) if probes is None else directions(rows, probes, generator=generator)
         with torch.enable_grad(), plain_kernels(), torch.autocast(x.device.type, enabled=False):
             leaf, gradient = probe_gradient(part, rows, graph=True)
             products = [hessian_vector_products(gradient, leaf, v_k[None])[0] for v_k in v]
@@ -73,13 +73,6 @@ def _curvature_and_gradient(
         curvatures.append(torch.stack(squares).mean(0))
         gradients.append(gradient.detach())
     return torch.cat(curvatures), torch.cat(gradients)
-
-
-def _axes(x: Tensor) -> Tensor:
-    """√d e_i for i = 1 … d, (d, B, *): directions with the mean v vᵀ = I exactly."""
-    d = x[0].numel()
-    axes = math.sqrt(d) * torch.eye(d, dtype=x.dtype, device=x.device)
-    return axes.view(d, 1, *x.shape[1:]).expand(d, *x.shape)
 
 
 def _quadratic_form(score: Score, x: Tensor, g: Tensor, t: float, batch: int) -> Tensor:
