@@ -120,7 +120,7 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
             f"{name} wants logits (B, C); got a {type(z).__name__}. Wrap it: {wrapped}"
         )
     if z.ndim != 2 or z.shape[1] < 2 or not z.is_floating_point():
-        got = tuple(z.shape) if z.is_floating_point() else z.dtype
+        got = str(tuple(z.shape) if z.is_floating_point() else z.dtype)
         wanted = f"{name} wants logits (B, C) of at least two classes; got {got}"
         raise ValueError(f"{wanted}. For a single output use taser.probes.Output()")
     batch, classes = z.shape
