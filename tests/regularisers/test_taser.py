@@ -337,7 +337,7 @@ def test_the_steepest_form_uses_a_part_of_the_batch_by_default() -> None:
 
 
 @pytest.mark.parametrize("y", [torch.zeros(16), torch.eye(3)[torch.arange(16) % 3]])
-def test_wrong_labels_are_told_of_as_they_were_given(y: Tensor) -> None:
+def test_errors_show_wrong_labels_as_they_were_given(y: Tensor) -> None:
     """Not as those of the quarter of the batch that the penalty is computed on."""
     penalty = taser.regularisers.GradientNorm(fraction=0.25)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
