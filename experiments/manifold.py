@@ -125,7 +125,7 @@ def penalty_of(method: str) -> Penalty | None:
     """Each method's penalty: isotropic, Var(s·∇m) or Var(Δm + s·∇m).
 
     The exact backend costs two Hessian-vector products in the plane. A difference would need a
-    step well below the thickness σ of the data, which its default of 0.03 is not.
+    step well below the thickness σ of the data, while its default goes by the data's spread.
     """
     if method == PLAIN:
         return None

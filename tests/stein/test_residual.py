@@ -293,7 +293,7 @@ TWO = torch.zeros(2, dtype=torch.long)
         ((Polynomial(), GOOD, GOOD), {"operator": "laplace"}, "'langevin', 'first_order'"),
         ((Polynomial(), GOOD, GOOD), {"backend": "forward"}, "'piecewise_linear'"),
         ((Polynomial(), GOOD, GOOD), {"backend": "piecewise_linear"}, "taser.probes.Probed"),
-        ((Polynomial(), GOOD, GOOD), {"distribution": "uniform"}, "'rademacher' or 'gaussian'"),
+        ((Polynomial(), GOOD, GOOD), {"distribution": "uniform"}, "'rademacher', 'gaussian'"),
         ((Polynomial(), GOOD, GOOD), {"probes": 0}, "at least 1"),
         ((Probed(nn.Identity(), Margin(), TWO), GOOD, GOOD), {}, r"4 inputs; got shape \(2,\)"),
         ((Polynomial(), GOOD, GOOD), {"step": -1.0}, "positive"),

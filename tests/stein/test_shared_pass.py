@@ -229,4 +229,4 @@ def test_a_part_of_the_batch_takes_its_rows_of_the_pass() -> None:
     value = penalty(case.model, case.x, case.y, case.s, shared=shared)
     wanted = alone(case.model, case.x, case.y, case.s)
     torch.testing.assert_close(value, wanted, rtol=1e-4, atol=0)
-    assert penalty._cache._shares
+    assert penalty._shares

@@ -230,7 +230,11 @@ class SteinPenalty(Regulariser):
         self.center = Center(center, momentum, detach_mean)
         self.unbiased = unbiased and operator == "langevin"
         self.last: Record | None = None
-        self._cache = RouteCache()
+        self._checked: tuple[ReferenceType[nn.Module], list[tuple], bool, Route] | None = None
+        self._shares: bool | None = None  # whether outputs of the loss's pass are f's own
+
+    def __getstate__(self) -> dict:
+        return {**super().__getstate__(), "_checked": None}  # a weak reference has no pickle
 
     def penalise(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
@@ -261,8 +265,16 @@ class SteinPenalty(Regulariser):
         self.center.value = state["value"].to(self.center.value.device)
 
     def is_new(self, model: nn.Module, shared: SharedPass) -> bool:
-        """Whether this model, in these modes, has not been checked yet."""
-        return self._cache.route_of(model, shared) is None
+        """Whether this model, with these submodules and modes, has not been checked yet."""
+        return self._route_of(model, shared) is None
+
+    def _route_of(self, model: nn.Module, shared: SharedPass) -> Route | None:
+        """The route of a model that was checked as it is now, with gradients if they are wanted."""
+        if self._checked is None:
+            return None
+        last, layers, graph, route = self._checked
+        same = last() is model and layers == shared.layers
+        return route if same and (graph or not torch.is_grad_enabled()) else None
 
     def residuals(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
@@ -270,7 +282,7 @@ class SteinPenalty(Regulariser):
         """The residuals by probe, (K, B), and the backend; the model is in eval mode already."""
         if s is None:
             raise ValueError("the score s at x is needed: penalty(model, x, y, score(x))")
-        f, known = Probed(model, self.probe, y), self._cache.route_of(model, shared)
+        f, known = Probed(model, self.probe, y), self._route_of(model, shared)
         check_inputs(x, s, first=known is None)
         route = known or choose_route(f, x, self.operator, self.backend)
         r = residuals(
@@ -278,7 +290,7 @@ class SteinPenalty(Regulariser):
             probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
             generator=self.generator_on(x.device), step=self.step, chunk=self.chunk,
             check=known is None,
-            f_x=self._cache.shared_values(f, x, shared, check=known is None)
+            f_x=self._shared_values(f, x, shared, check=known is None)
             if route.backend == "difference" else None,
         )  # fmt: skip
         if known is None and len(x) > 1:  # one example alone is coupled to no other
@@ -286,8 +298,18 @@ class SteinPenalty(Regulariser):
             if self.backend == "auto" and (self.last is None or self.last.backend != route.backend):
                 logger.info("backend='auto' chose %r for %r", route.backend, self.operator)
             if route.certain:
-                self._cache.store(model, shared, route)
+                self._checked = ref(model), shared.layers, torch.is_grad_enabled(), route
         return r, route.backend
+
+    def _shared_values(
+        self, f: Probed, x: Tensor, shared: SharedPass, *, check: bool
+    ) -> Tensor | None:
+        """f(x) from the pass of the loss, if that computed the same function."""
+        if check:
+            self._shares = None
+        if self._shares is None and shared.outputs is not None:
+            self._shares = shared.matches(f, x)
+        return shared.values(f, x) if self._shares else None
 
     def extra_repr(self) -> str:
         shown = {
@@ -332,12 +354,11 @@ class Center(nn.Module):
 
     def _running(self, r: Tensor) -> Tensor:
         mean = global_mean(r, self.detach)
-        if not self.training:
-            return torch.where(self.value.isnan(), mean, self.value.to(r.dtype))
-        before = torch.where(self.value.isnan(), mean.detach(), self.value.to(r.dtype))
-        now = self.momentum * before + (1 - self.momentum) * mean
-        self.value = now.detach().to(self.value.dtype)
-        return now
+        value = torch.where(self.value.isnan(), mean.detach(), self.value.to(r.dtype))
+        if self.training:
+            value = self.momentum * value + (1 - self.momentum) * mean
+            self.value = value.detach().to(self.value.dtype)
+        return value
 
 
 def centered_square(r: Tensor, center: Center, *, unbiased: bool = False) -> Tensor:
@@ -389,42 +410,3 @@ class Record:
     def numbers(self) -> dict[str, float]:
         """Value, mean and standard deviation as plain numbers."""
         return {name: float(getattr(self, name)) for name in ("value", "mean", "std")}
-
-
-class RouteCache:
-    """The backend for the last model, and whether outputs of the loss's pass can be reused.
-
-    A model is checked once for layers that a backend cannot differentiate; the check is repeated
-    for another model, another submodule or mode, or when gradients are wanted for the first time.
-    """
-
-    def __init__(self) -> None:
-        self._model: ReferenceType[nn.Module] | None = None
-        self._layers: list[tuple] = []
-        self._graph = False
-        self._route: Route | None = None
-        self._shares: bool | None = None
-
-    def route_of(self, model: nn.Module, shared: SharedPass) -> Route | None:
-        """The route, if this model was checked with these submodules in these modes."""
-        if self._model is None or self._model() is not model or self._layers != shared.layers:
-            return None
-        return self._route if self._graph or not torch.is_grad_enabled() else None
-
-    def store(self, model: nn.Module, shared: SharedPass, route: Route) -> None:
-        """Remember a model that was checked, by a weak reference."""
-        self._model, self._layers = ref(model), shared.layers
-        self._graph, self._route = torch.is_grad_enabled(), route
-
-    def shared_values(
-        self, f: Probed, x: Tensor, shared: SharedPass, *, check: bool
-    ) -> Tensor | None:
-        """f(x) from the pass of the loss, if that computed the same function."""
-        if check:
-            self._shares = None
-        if self._shares is None and shared.outputs is not None:
-            self._shares = shared.matches(f, x)
-        return shared.values(f, x) if self._shares else None
-
-    def __getstate__(self) -> dict:
-        return RouteCache().__dict__  # a weak reference cannot be pickled

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from ._checks import (
     Distribution,
     Operator,
     Watched,
+    check_choice,
     check_inputs,
     check_labels,
     check_layers,
@@ -207,13 +208,12 @@ def directions(
     x: (B, *); returns (K, B, *) in x's dtype and on its device. Rademacher signs have the smaller
     variance, 2·Σ_{i≠j} H_ij², against the Gaussian's 2·Σ_ij H_ij².
     """
+    check_choice("distribution", distribution, get_args(Distribution))
     shape = (probes, *x.shape)
     if distribution == "gaussian":
         return torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
-    if distribution == "rademacher":
-        bits = torch.randint(0, 2, shape, device=x.device, generator=generator)
-        return bits.to(x.dtype).mul_(2).sub_(1)
-    raise ValueError(f"distribution should be 'rademacher' or 'gaussian'; got {distribution!r}")
+    bits = torch.randint(0, 2, shape, device=x.device, generator=generator)
+    return bits.to(x.dtype).mul_(2).sub_(1)
 
 
 def default_step(
