@@ -99,7 +99,7 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
         try:
             return load_checkpoint(path)
         except DamagedCheckpoint as error:
-            logger.warning("%s; going on from the one before it", error)
+            logger.warning("%s; using the one before it", error)
     if found:
         why = "can be read; remove the folder"
         raise DamagedCheckpoint(f"none of the checkpoints in {folder} {why}")

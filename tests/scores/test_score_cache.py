@@ -68,7 +68,7 @@ def test_the_hash_of_weights_is_of_their_values() -> None:
 def test_another_model_data_or_level_is_stale(folder: Path) -> None:
     other = model_hash(smooth(1.0))
     for entry in ({"data": "abd"}, {"model": other}, {"sigma": 0.2}):
-        with pytest.raises(StaleCache, match="anew"):
+        with pytest.raises(StaleCache, match="make a new one"):
             read_cache(folder, **entry)
 
 

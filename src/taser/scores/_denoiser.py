@@ -1,4 +1,4 @@
-"""A denoiser of our own: a network, EDM's preconditioning, its file, and draws from it."""
+"""The denoiser: networks, EDM's preconditioning, its file, and samples."""
 
 import json
 from collections.abc import Sequence

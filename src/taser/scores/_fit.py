@@ -177,7 +177,7 @@ class _Run:
         saved = found.state.get("identity", {})
         if other := [name for name, value in self.identity.items() if saved.get(name) != value]:
             what = f"a training with other {', '.join(other)}"
-            raise ValueError(f"{folder} holds the state of {what}; remove it to start anew")
+            raise ValueError(f"{folder} holds the state of {what}; remove it to start again")
         self.model.load_state_dict(found.tensors["model"])
         self.average.model.load_state_dict(found.tensors["average"])
         restore_optimiser(self.optimiser, found.tensors["optimiser"])

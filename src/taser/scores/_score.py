@@ -1,4 +1,4 @@
-"""What a score is, its noise level, Tweedie's formula, and a score in other coordinates."""
+"""Scores at a noise level, Tweedie's formula, and scores in other coordinates."""
 
 import copy
 import math
@@ -101,13 +101,13 @@ class NoisedScore(nn.Module):
     def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(s(x + σε) − s(x − σε))/2 for a draw of ε, (B, *) → (B, *); its mean over ε is zero.
 
-        About −Jε/σ, J = −σ²∇s; what it says of x itself, whatever the noise, drops out.
+        About −Jε/σ with J = −σ²∇s; the part of the score that does not depend on ε cancels.
         """
         return self.along(x, noise_like(x, generator))
 
     @torch.no_grad()
     def along(self, x: Tensor, v: Tensor) -> Tensor:
-        """(s(x + σv) − s(x − σv))/2, about −Jv/σ: what of v is taken for noise, (B, *)."""
+        """(s(x + σv) − s(x − σv))/2, about −Jv/σ: the part of v that looks like noise, (B, *)."""
         return (self(x + self.sigma * v) - self(x - self.sigma * v)) / 2
 
 

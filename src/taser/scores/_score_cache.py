@@ -17,7 +17,7 @@ from ._score import NoisedScore
 
 
 class StaleCache(ValueError):
-    """A cache that was made from something else, or is not whole."""
+    """A cache of another score or other data, or an incomplete one."""
 
 
 def weights_hash(module: nn.Module) -> str:
@@ -31,7 +31,7 @@ def weights_hash(module: nn.Module) -> str:
 
 
 def model_hash(score: NoisedScore) -> str:
-    """The hash of the network behind a score, by which a cache knows it."""
+    """The hash of a score's network, which identifies its cache."""
     denoise = getattr(score, "denoise", None)
     network = denoise if isinstance(denoise, nn.Module) else score
     if not network.state_dict():
@@ -82,14 +82,14 @@ def read_cache(folder: Path, *, verify: bool = True, **expected: Any) -> np.ndar
     for name, wanted in expected.items():
         if manifest.get(name) != wanted:
             was = f"was made for {name} = {manifest.get(name)}, not {wanted}"
-            raise StaleCache(f"the score cache in {folder} {was}: make it anew (`score cache`)")
+            raise StaleCache(f"the score cache in {folder} {was}: make a new one (`score cache`)")
     try:
         scores = np.load(folder / "scores.npy", mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy parses a damaged header as Python
         raise StaleCache(f"the score cache in {folder} cannot be read: {error}") from error
     whole = list(scores.shape) == manifest["shape"] and scores.dtype == np.float16
     if not whole or (verify and _checksum(scores) != manifest["checksum"]):
-        raise StaleCache(f"the score cache in {folder} is damaged: make it anew")
+        raise StaleCache(f"the score cache in {folder} is damaged: make a new one")
     return scores
 
 

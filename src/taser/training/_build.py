@@ -1,4 +1,4 @@
-"""A run before its first step: everything the configuration names, on its device."""
+"""Builds everything that a configuration names, on its device."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -227,7 +227,7 @@ def cached_scores(
 
 @dataclass
 class Setup:
-    """What a run is made of. attack: the validation's; generator: of the regulariser's draws."""
+    """The parts of a run. attack: for validation; generator: of the regulariser's random draws."""
 
     config: Config
     dataset: Dataset
@@ -253,9 +253,9 @@ class Setup:
 
 
 def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
-    """Build it all; the weights depend on the configuration and nothing else.
+    """Build the parts of a run; the initial weights depend on the configuration only.
 
-    dataset: instead of the one that the configuration names.
+    dataset: replaces the one that the configuration names.
     """
     loop, base = config.loop, config.objective
     if loop.threads:
@@ -263,7 +263,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     # Buffers are not broadcast between the forwards of one step, which would change them in place.
     several = DistributedDataParallelKwargs(broadcast_buffers=False)
     # Precision is the learner's, whatever `accelerate launch` says. Without an accelerator, several
-    # processes are only told apart on the CPU.
+    # processes have ranks of their own only on the CPU.
     cpu = loop.device == "cpu" or not torch.accelerator.is_available()
     accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[several])
     device = accelerator.device

@@ -1,4 +1,4 @@
-"""What a run will cost, from a few steps on a small batch."""
+"""Time and memory of a run, estimated from a few steps on a small batch."""
 
 import sys
 import time

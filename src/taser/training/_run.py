@@ -31,7 +31,7 @@ MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 
 
 def train(config: Config, out: Path | str, *, report: Progress | None = None) -> Result:
-    """Train, or go on with the run in `out`, which has to be of the same configuration.
+    """Train, or resume the run in `out`, which must have the same configuration.
 
     out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
     tensorboard/, checkpoints/, best.safetensors (by what validation.select says), last.safetensors

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, and how that is read again."""
+"""The log of a run, its result, and reading its folder."""
 
 import json
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def check_same_run(config: Config, out: Path) -> None:
-    """Refuse to go on with a folder that holds another run, and say in what it differs."""
+    """Refuse to resume a run of another configuration; the error lists the differences."""
     path = out / "config.yaml"
     if not path.exists():
         if (out / "checkpoints").exists():
@@ -109,7 +109,7 @@ def load_trained(
 ) -> nn.Module:
     """The network of a run, in evaluation mode, with its best or last weights, or a file's.
 
-    A network that the run names as code of one's own is imported only with `trust_code`.
+    A network that is the user's own code is imported only with `trust_code`.
     """
     folder = Path(folder)
     if not (folder / "model.json").is_file():
