@@ -288,8 +288,12 @@ def test_a_run_that_lost_a_file_is_refused(tmp_path: Path) -> None:
         train(small(model=MLP), tmp_path)
     (tmp_path / "best.safetensors").write_bytes(best)
     (tmp_path / "config.yaml").unlink()
-    with pytest.raises(ValueError, match=r"without its config\.yaml, so it cannot be resumed"):
+    with pytest.raises(ValueError, match=r"holds checkpoints without a run's config\.yaml"):
         train(small(model=MLP, optimiser={"rate": 0.5}), tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "log.jsonl").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds log\.jsonl without a run's config\.yaml"):
+        train(small(model=MLP), tmp_path / "mine")
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,9 @@ def check_same_run(config: Config, out: Path) -> None:
     """Refuse to resume a run of another configuration; the error lists the differences."""
     path = out / "config.yaml"
     if not path.exists():
-        if (out / "checkpoints").exists():
-            what = f"{out} holds a run without its config.yaml, so it cannot be resumed"
+        written = ("checkpoints", "model.json", "data.json", "log.jsonl", "best.safetensors")
+        if found := [name for name in written if (out / name).exists()]:
+            what = f"{out} holds {found[0]} without a run's config.yaml, so it cannot be resumed"
             raise ValueError(f"{what}: choose another folder, or remove this one")
         return
     try:
