@@ -200,8 +200,7 @@ class Denoiser(nn.Module):
 
     def save(self, path: str | Path, *, half: bool = False) -> Path:
         """One safetensors file with the architecture in its header; `half` for a smaller one."""
-        halved = {name: t.half() for name, t in self.state_dict().items() if half}
-        state = {name: t.contiguous() for name, t in (halved or self.state_dict()).items()}
+        state = {k: (t.half() if half else t).contiguous() for k, t in self.state_dict().items()}
         config = {"event_shape": self.event_shape, "mean": self.mean, "std": self.std,
                   "network": self.options}  # fmt: skip
         header = {"kind": KIND, "config": json.dumps(config)}
