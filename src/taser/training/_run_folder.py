@@ -75,9 +75,9 @@ def check_same_run(config: Config, out: Path) -> None:
     """Refuse to resume a run of another configuration; the error lists the differences."""
     path = out / "config.yaml"
     if not path.exists():
-        written = ("checkpoints", "model.json", "data.json", "log.jsonl", "best.safetensors")
-        if found := [name for name in written if (out / name).exists()]:
-            what = f"{out} holds {found[0]} without a run's config.yaml, so it cannot be resumed"
+        files = ("checkpoints", "model.json", "data.json", "log.jsonl", "best.safetensors")
+        if left := [name for name in files if (out / name).exists()]:
+            what = f"{out} holds {left[0]} without a run's config.yaml, so it cannot be resumed"
             raise ValueError(f"{what}: choose another folder, or remove this one")
         return
     try:
