@@ -65,7 +65,7 @@ def test_results_show_their_figures() -> None:
     assert repr(result.attacks["fgsm"]).startswith(f"Verdicts({int(result.robust.sum())} of 60")
     masked = nn.Sequential(model, nn.Softmax(1))
     found = audit(masked, x[:60], y[:60], threat=threat, steps=2, restarts=1, queries=2)
-    assert repr(found).startswith("Audit(do not trust: 14 checks")
+    assert repr(found).startswith("Audit(do not trust, ")
     assert "outputs are logits" in repr(found)
 
 

@@ -74,7 +74,13 @@ def test_the_loss_of_the_call_takes_the_place_of_the_attacks_own() -> None:
         assert not torch.equal(attack(model, x, y, generator=seeded()), own)
 
 
-@pytest.mark.parametrize("options", [{"steps": 0}, {"step_size": 0.0}, {"start": "anywhere"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 0}, {"step_size": 0.0}, {"step_size": float("nan")}, {"step_size": 2.0},
+        {"step_size": float("inf")}, {"start": "anywhere"},
+    ],
+)  # fmt: skip
 def test_pgd_refuses_wrong_options(options: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         PGD(**options)
@@ -133,7 +139,9 @@ def test_from_x_itself_one_ascent_is_enough() -> None:
     assert attack.passes == 3 * 4 + 1
 
 
-@pytest.mark.parametrize("options", [{"steps": 0}, {"restarts": 0}, {"step_size": -1.0}])
+@pytest.mark.parametrize(
+    "options", [{"steps": 0}, {"restarts": 0}, {"step_size": -1.0}, {"step_size": 2.0}]
+)
 def test_restarts_refuse_wrong_options(options: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         RestartedPGD(**options)

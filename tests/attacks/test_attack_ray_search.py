@@ -59,6 +59,16 @@ def test_it_needs_only_the_class(examples: tuple[Tensor, Tensor]) -> None:
     assert torch.equal(seen, unseen)
 
 
-def test_other_norms_are_refused() -> None:
-    with pytest.raises(ValueError, match="ℓ∞"):
-        RaySearch(Threat("l2", 0.5))
+def test_in_l2_it_finds_shorter_ways_than_those_of_signs(examples: tuple[Tensor, Tensor]) -> None:
+    """Along ±1 the distance is |w·x|√d/‖w‖₁; a way that leaves small weights alone is shorter."""
+    x, y = examples
+    heights = (x.flatten(1) @ WEIGHT).abs()
+    by_signs, least = heights * 8**0.5 / WEIGHT.abs().sum(), heights / WEIGHT.norm()
+    epsilon = float(by_signs.median())
+    threat = Threat("l2", epsilon, low=None, high=None)
+    moved = RaySearch(threat, trials=200)(Wrapped(linear), x, y)
+    broken = linear(moved).argmax(1) != y
+    assert bool(broken[by_signs < 0.99 * epsilon].all())
+    assert bool(broken[by_signs > 1.02 * epsilon].any())
+    assert not bool(broken[least > epsilon].any())
+    assert bool((threat.distance(moved, x) <= epsilon * (1 + 1e-5)).all())

@@ -7,11 +7,11 @@ from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import (
     FGSM,
     Cascade,
-    LastingPGD,
     RandomNoise,
     RestartedPGD,
     Threat,
     Transfer,
+    TransferPGD,
     margin,
 )
 from taser.attacks._attack import inside
@@ -53,7 +53,7 @@ def test_a_lasting_attack_goes_on_beyond_the_surrogates_boundary() -> None:
     x, y = digits(100)
     target, surrogate = undefended(), undefended(norm=True)
     losses, standing = [], []
-    for kind in (RestartedPGD, LastingPGD):
+    for kind in (RestartedPGD, TransferPGD):
         attack = kind(THREAT, steps=20, restarts=2)
         moved = Transfer(attack, surrogate)(target, x, y, generator=seeded())
         assert inside(THREAT, moved, x).all()

@@ -107,3 +107,15 @@ def test_wrong_threats_are_refused(options: dict, message: str) -> None:
 
 def test_tables_may_have_any_epsilon() -> None:
     assert Threat("linf", 8.0, low=None, high=None).epsilon == 8.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": float("nan")}, {"epsilon": float("inf")}, {"low": float("nan")},
+        {"high": float("nan")}, {"low": 1.0, "high": 0.0}, {"high": float("inf")}, {"low": None},
+    ],
+)  # fmt: skip
+def test_a_threat_that_cannot_be_is_refused(options: dict) -> None:
+    with pytest.raises(ValueError, match=r"epsilon should be|low and high should be"):
+        Threat("l2", **({"epsilon": 0.5} | options))

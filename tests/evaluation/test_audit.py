@@ -1,6 +1,8 @@
 """The audit separates networks that hide their weakness from networks that do not."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ from torch import Tensor, nn
 
 from taser.attacks import PGD, Threat
 from taser.data import Dataset, load
-from taser.evaluation import CHECKS, Audit, audit, undefended
+from taser.evaluation import CHECKS, Audit, accuracy_interval, audit, evaluate, undefended
 from taser.models import MLP, Wrapped
+from taser.report._evaluation_report import audit_summary
 
 THREAT = Threat("linf", 0.15)
 QUICK = {"threat": THREAT, "steps": 20, "restarts": 2, "queries": 100}
@@ -48,6 +51,33 @@ class Probabilities(Quantised):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x).softmax(1)
+
+
+class Notices(nn.Module):
+    """Another network while it is differentiated."""
+
+    def __init__(self, network: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.network, self.other = network, other
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(x) if x.requires_grad else self.network(x)
+
+
+class Decoy(Notices):
+    """The outputs of one network with the gradient of another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        other = self.other(x)
+        return self.network(x.detach()) + other - other.detach()
+
+
+class Hashed(Quantised):
+    """Noise that is made from the input: the same at every call, and new after any step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = 43758.5453 * (12345.678 * x.detach().double()).sin()
+        return self.network(x + 0.25 * (noise - noise.floor() - 0.5).to(x))
 
 
 class CutOff(Quantised):
@@ -157,14 +187,26 @@ def test_masked_networks_fail(
     assert caught <= failures(result)
 
 
+PREDICTED = "gradients predict the change of the margin"
+
+
 @pytest.mark.parametrize(
-    ("mask", "caught"), [(Probabilities, "outputs are logits"), (CutOff, "gradients exist")]
-)
+    ("mask", "caught"),
+    [
+        (Probabilities, "outputs are logits"), (CutOff, "gradients exist"),
+        (Hashed, PREDICTED), (Decoy, PREDICTED), (Notices, PREDICTED),
+        (Notices, "outputs are the same with gradients"),
+    ],
+)  # fmt: skip
 def test_other_masks_fail_by_their_own_check(
-    mask: type[Quantised], caught: str, trained: Callable[[Loss], nn.Module], digits: Dataset
+    mask: Callable[..., nn.Module],
+    caught: str,
+    trained: Callable[[Loss], nn.Module],
+    digits: Dataset,
 ) -> None:
-    x, y = digits.test.x[:50], digits.test.y[:50]
-    result = audit(mask(trained(standard)), x, y, **HASTY)
+    x, y = digits.test.x[:100], digits.test.y[:100]
+    others = [trained(adversarial)] * (mask in (Decoy, Notices))
+    result = audit(mask(trained(standard), *others), x, y, **HASTY)
     assert caught in failures(result)
 
 
@@ -174,7 +216,6 @@ def test_a_check_that_cannot_run_is_skipped_with_a_reason(
     options = HASTY | {"threat": Threat("l2", 0.5)}
     result = audit(trained(standard), digits.test.x[:50], digits.test.y[:50], **options)
     assert {check.name: check.figure for check in result.skipped} == {
-        "decision-based attack": "ray search is made for ℓ∞",
         "transfer from an undefended model": "no surrogate model was given",
     }
     assert all(check.passed is None for check in result.skipped)
@@ -195,7 +236,10 @@ def test_the_audit_leaves_everything_as_it_was_and_can_be_repeated(
     assert torch.equal(state, torch.get_rng_state())
     assert network.training
     assert all(p.grad is None or p.requires_grad for p in network.parameters())
-    assert seen[: len(CHECKS)] == [(done, len(CHECKS)) for done in range(len(CHECKS))]
+    done, totals = zip(*seen[: len(seen) // 2], strict=True)
+    assert list(done) == sorted(done)  # forward passes, so that time left can be estimated
+    assert len(set(totals)) == 1
+    assert done[-1] <= totals[-1]
     network.eval()
 
 
@@ -219,8 +263,8 @@ def test_killed_and_started_again_it_goes_on_and_says_the_same(
     class Killed(Exception):
         pass
 
-    def kill(done: int, _total: int, _label: str) -> None:
-        if done == 6:
+    def kill(_done: int, _total: int, label: str) -> None:
+        if "longer" in label:
             raise Killed
 
     network = trained(adversarial)
@@ -255,6 +299,41 @@ def test_a_model_that_is_mostly_wrong_is_not_audited(digits: Dataset) -> None:
 def test_a_function_has_to_be_wrapped(digits: Dataset) -> None:
     with pytest.raises(TypeError, match=r"torch.nn.Module.*taser.models.Wrapped"):
         audit(lambda x: x.flatten(1)[:, :10], digits.test.x[:40], digits.test.y[:40])
+
+
+def test_it_names_the_accuracy_that_it_believes(
+    trained: Callable[[Loss], nn.Module], digits: Dataset
+) -> None:
+    x, y = digits.test.x[:60], digits.test.y[:60]
+    result = audit(trained(adversarial), x, y, **HASTY)
+    found = evaluate(trained(adversarial), x, y, threat=THREAT, attacks=["pgd"], n=60)
+    assert result.accuracy == accuracy_interval(torch.arange(60) < result.robust)
+    assert abs(result.accuracy.value - found.robust_accuracy) <= 0.05
+    numbers = json.loads(json.dumps(result.numbers(), allow_nan=False))
+    assert numbers["accuracy"] == asdict(result.accuracy)
+    assert numbers["clean_accuracy"] == result.n / 60
+    accuracy, verdict, *_ = audit_summary(result)
+    assert accuracy.startswith(f"Robust accuracy at ℓ∞ ε=0.15: {100 * result.accuracy.value:.1f} %")
+    assert verdict.startswith("Verdict: trust (of")  # few examples: in the same line
+
+
+def test_what_must_fail_fails_before_a_surrogate_is_trained(
+    trained: Callable[[Loss], nn.Module], digits: Dataset, tmp_path: Path
+) -> None:
+    def train() -> nn.Module:
+        raise AssertionError("trained")
+
+    network, x, y = trained(standard), digits.test.x[:50], digits.test.y[:50]
+    audit(network, x, y, out=tmp_path, **HASTY)
+    for wrong in (
+        {"x": 255 * x}, {"y": y + 5}, {"x": x[:20], "y": y[:20]}, {"queries": 0}, {"steps": 0},
+        {"out": tmp_path, "steps": 6}, {"surrogate": MLP((1, 8, 8), 3)},
+    ):  # fmt: skip
+        given = {"x": x, "y": y, "surrogate": train} | HASTY | wrong
+        with pytest.raises(ValueError):
+            audit(network, **given)
+    with pytest.raises(AssertionError, match="trained"):
+        audit(network, x, y, surrogate=train, **HASTY)
 
 
 def test_a_surrogate_learns_its_task(digits: Dataset) -> None:

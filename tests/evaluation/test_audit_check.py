@@ -18,7 +18,9 @@ from taser.evaluation._audit_checks import (
     more_restarts,
     more_steps,
     noise,
+    one_step,
     random_start,
+    targeted,
 )
 from taser.evaluation._audit_target import Budgeted
 
@@ -79,10 +81,25 @@ def test_every_comparison_can_fail() -> None:
     target: Any = SimpleNamespace(
         n=100, steps=5, restarts=1, queries=9, threat=Threat("linf", 0.1), all_examples=every,
         after_losses=every, after_longer=fewer, after_restarts=fewer, after_gradients=every,
-        after=lambda _, right: right & fewer, after_pgd=lambda name, *_, **__: starts[name],
+        classes=10, after_all_pgd=every, after=lambda _, right: right & fewer,
+        after_pgd=lambda name, *_, **__: starts[name],
         after_epsilon={0.1: fewer, 0.2: every},
     )  # fmt: skip
     for check in (more_steps, more_restarts, random_start, growing_epsilon, noise):
         found = check(target)
         assert (found.passed, found.numbers["count"]) == (False, 10), check
     assert large_epsilon(target).numbers["count"] == 100
+    target.after_gradients = torch.arange(100) >= 25  # between losses, ten are allowed
+    assert (targeted(target).passed, targeted(target).numbers["count"]) == (False, 25)
+
+
+@pytest.mark.parametrize(("one", "many", "named"), [(70, 2, True), (70, 30, False), (30, 0, False)])
+def test_catastrophic_overfitting_is_named(one: int, many: int, named: bool) -> None:
+    """Robust to one step, and hardly ever to many; a plain network is robust to neither."""
+    target: Any = SimpleNamespace(
+        n=100, threat=Threat("linf", 0.1), findings={}, all_examples=torch.ones(100).bool(),
+        after_cross_entropy=torch.arange(100) < many, after=lambda *_: torch.arange(100) < one,
+    )  # fmt: skip
+    assert one_step(target).passed
+    assert ("catastrophic overfitting" in target.findings) == named
+    assert all(f"{one} %" in str(f) and f"{many} %" in str(f) for f in target.findings.values())

@@ -66,7 +66,8 @@ def test_an_honest_model_is_trusted(run: Callable[..., str], weights: Path, tmp_
         "--epsilon", "0.2", "--examples", "60", "--steps", "10", "--queries", "20",
         "--no-surrogate", "--out", tmp_path,
     )  # fmt: skip
-    assert "Verdict: trust" in said
+    assert said.startswith("Robust accuracy at ℓ∞ ε=0.2: ")
+    assert "Verdict: trust (of " in said
     assert "Skipped: transfer" in said
     record = json.loads((tmp_path / "results.json").read_text())
     assert record["verdict"] == "trust"
@@ -86,6 +87,7 @@ def test_a_masked_model_has_exit_code_three(
         "--out", tmp_path,
     )  # fmt: skip
     said = run(*arguments, code=3)
+    assert "At most: a check failed" in said
     assert "Verdict: do not trust" in said
     assert "Failed: gradients exist" in said
     record = json.loads(run(*arguments, "--json", code=3))  # and nothing else there
@@ -118,7 +120,12 @@ class Given(Exception):
     ],
 )
 def test_examples_are_drawn_from_the_whole_training_part(
-    command: str, function: str, count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    function: str,
+    count: str,
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first ones of a folder of images are all of one class."""
     given = []
@@ -130,7 +137,20 @@ def test_examples_are_drawn_from_the_whole_training_part(
     monkeypatch.setattr(f"taser.evaluation.{function}", look)
     monkeypatch.setattr(import_module("taser.cli._evaluate_commands"), count, 50)
     result = CliRunner().invoke(
-        app, [command, "--model", "cnn", "--examples", "30", "--out", str(tmp_path)]
+        app,
+        [
+            command,
+            "--model",
+            "cnn",
+            "--option",
+            "width=8",
+            "--weights",
+            str(weights),
+            "--examples",
+            "40",
+            "--out",
+            str(tmp_path),
+        ],
     )
     assert isinstance(result.exception, Given), result.output
     train = load("digits").train
@@ -144,6 +164,7 @@ def test_examples_are_drawn_from_the_whole_training_part(
         (("audit", "--model", "cnn", "--epsilon", "8"), "did you mean 8/255"),
         (("audit", "--model", "mlp", "--data", "diabetes"), "regression"),
         (("audit", "--model", "cnn", "--examples", "30"), "at least 30"),
+        (("audit", "--model", "cnn", "-n", "20"), "chance alone could explain"),
         (("shift", "--model", "mlp", "--data", "breast-cancer"), "none of the corruptions"),
     ],
 )

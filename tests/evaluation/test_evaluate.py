@@ -35,7 +35,7 @@ from taser.attacks import (
     margin,
 )
 from taser.evaluation import Evaluation, audit, compare
-from taser.evaluation._attack_loop import BatchResult, BatchStore, OtherRun, prepare
+from taser.evaluation._attack_loop import BatchResult, BatchStore, FolderConflict, prepare
 from taser.evaluation._corruptions import shift
 from taser.evaluation._evaluate import accuracy_curve
 from taser.evaluation._record import device_of
@@ -69,14 +69,14 @@ def test_the_record_says_what_happened_to_each_example(found: Evaluation) -> Non
 
 def test_the_points_that_broke_it_break_it(found: Evaluation) -> None:
     x, _ = digits(60)
-    assert found.attacked is not None
+    assert found.x_adv is not None
     broken = found.clean & ~found.robust
     assert bool(broken.any())
     with torch.no_grad():
-        answers = undefended()(found.attacked).argmax(1)
+        answers = undefended()(found.x_adv).argmax(1)
     assert bool((answers[broken] != found.y[broken]).all())
-    assert bool((THREAT.distance(found.attacked, x[found.index]) <= 0.1 + 1e-6).all())
-    assert 0 <= float(found.attacked.min()) <= float(found.attacked.max()) <= 1
+    assert bool((THREAT.distance(found.x_adv, x[found.index]) <= 0.1 + 1e-6).all())
+    assert 0 <= float(found.x_adv.min()) <= float(found.x_adv.max()) <= 1
 
 
 def test_it_survives_json(found: Evaluation) -> None:
@@ -249,7 +249,7 @@ def test_outliers_of_a_table_do_not_overstate_robustness() -> None:
     threat = Threat("linf", 0.3, None, None)
     found = taser.evaluate(model, x, z.argmax(1), threat=threat, attacks=("apgd-ce",))
     assert found.robust_accuracy == pytest.approx(certain)
-    assert not any("strays" in finding.name for finding in found.findings)
+    assert not any("outside" in finding.name for finding in found.findings)
 
 
 KILLED = """
@@ -292,13 +292,13 @@ def test_killed_and_started_again_it_gives_the_same_record(tmp_path: Path) -> No
 def test_a_folder_of_another_evaluation_is_refused(tmp_path: Path) -> None:
     options = {"threat": THREAT, "attacks": ("noise",), "out": tmp_path}
     taser.evaluate(undefended(), *digits(20), n=20, **options)
-    with pytest.raises(OtherRun, match="weights"):
+    with pytest.raises(FolderConflict, match="weights"):
         taser.evaluate(undefended(norm=True), *digits(20), n=20, **options)
     (tmp_path / "settings.json").write_text("[]")
     with pytest.raises(ValueError, match=r"settings\.json should hold a JSON object"):
         taser.evaluate(undefended(), *digits(20), n=20, **options)
     (tmp_path / "settings.json").unlink()
-    with pytest.raises(OtherRun, match=r"batches without their settings\.json"):
+    with pytest.raises(FolderConflict, match=r"batches without their settings\.json"):
         taser.evaluate(undefended(norm=True), *digits(20), n=20, **options)
 
 
@@ -307,7 +307,7 @@ def test_the_same_weights_used_in_another_way_are_another_model(tmp_path: Path) 
     model = undefended()
     for _ in range(2):
         taser.evaluate(Wrapped(lambda x: model(x), model), *digits(20), **options)
-    with pytest.raises(OtherRun, match="answers"):
+    with pytest.raises(FolderConflict, match="answers"):
         taser.evaluate(Wrapped(lambda x: -model(x), model), *digits(20), **options)
 
 
@@ -366,8 +366,8 @@ def test_a_random_model_gets_the_same_verdicts_again(tmp_path: Path) -> None:
     assert found[0].clean.equal(found[1].clean)
     for other in found[1:]:
         assert other.robust.equal(found[0].robust)
-        assert other.attacked is not None
-        assert bool((THREAT.distance(other.attacked, x[other.index]) <= 0.1 + 1e-6).all())
+        assert other.x_adv is not None
+        assert bool((THREAT.distance(other.x_adv, x[other.index]) <= 0.1 + 1e-6).all())
 
 
 def test_a_stored_batch_of_other_rows_is_done_again(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_records_of_a_model_without_gradient_are_not_reused(tmp_path: Path) -> N
     inner, (x, y) = undefended(), digits(30)
     options = {"threat": THREAT, "attacks": ("pgd",), "n": 30, "out": tmp_path}
     taser.evaluate(Wrapped(lambda x: inner(x).detach(), inner), x, y, **options)  # type: ignore[arg-type]
-    with pytest.raises(OtherRun, match="oddities"):
+    with pytest.raises(FolderConflict, match="oddities"):
         taser.evaluate(Wrapped(lambda x: inner(x), inner), x, y, **options)  # type: ignore[arg-type]
 
 
@@ -414,7 +414,7 @@ def test_a_custom_attack_is_identified_by_its_options(tmp_path: Path) -> None:
             return RestartedPGD(THREAT, steps=self.steps)(model, x, y, generator=generator)
 
     for steps in (1, 20):
-        with nullcontext() if steps == 1 else pytest.raises(OtherRun, match="attacks"):
+        with nullcontext() if steps == 1 else pytest.raises(FolderConflict, match="attacks"):
             taser.evaluate(
                 undefended(), *digits(30), threat=THREAT, attacks=[Mine(steps)], n=30, out=tmp_path
             )
@@ -461,7 +461,7 @@ def test_images_with_channels_innermost_are_kept(tmp_path: Path) -> None:
         model, colour, y, threat=THREAT, attacks=["fgsm"], n=20, out=tmp_path / "found"
     )
     assert (tmp_path / "found" / "attacked.safetensors").exists()
-    assert found.attacked is not None
+    assert found.x_adv is not None
 
 
 def test_an_attack_that_was_used_is_still_the_same_attack() -> None:

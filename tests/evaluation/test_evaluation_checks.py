@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.victims import digits, undefended
-from taser.attacks import Threat
+from taser.attacks import RestartedPGD, Threat
 from taser.evaluation import evaluate
 from taser.evaluation._model_checks import _half_distance, check_data, check_model
 
@@ -152,3 +152,42 @@ def test_an_epsilon_is_checked_where_the_data_come_class_by_class() -> None:
     y = torch.arange(600) // 300
     found = evaluate(nn.Linear(2, 2), x, y, threat=Threat("linf", 0.1), attacks=["noise"], n=600)
     assert "epsilon" in {finding.name for finding in found.findings}
+
+
+class Counting(nn.Module):
+    """Scales its input by a running mean, which it updates in place or replaces at every call."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.network, self.in_place = undefended(), in_place
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(1, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.network(x * (1 + 0.1 * self.mean))
+        self.calls += 1
+        if self.in_place:
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        else:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return logits
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_model_that_changes_its_own_buffers_is_evaluated_and_restored(in_place: bool) -> None:
+    model = Counting(in_place).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    attacks = [RestartedPGD(THREAT, steps=3, restarts=1)]
+    x, y = digits(20)
+    found, plain = (
+        evaluate(one, x, y, threat=THREAT, attacks=attacks, n=20) for one in (model, undefended())
+    )
+    assert found.findings == ()  # neither stochastic nor coupled: each call sees the same buffers
+    assert torch.equal(found.robust, plain.robust)  # whose mean is zero
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_a_range_that_is_not_the_inputs_is_answered_with_theirs() -> None:
+    x, y = digits(20)
+    with pytest.raises(ValueError, match=r"true range.*low=-2, high=2.*are for tables"):
+        check_data(4 * x - 2, y, THREAT)

@@ -38,8 +38,8 @@ def test_the_table_has_every_figure_with_n(found: Evaluation) -> None:
 
 def test_the_page_is_whole(found: Evaluation, tmp_path: Path) -> None:
     x, _ = digits(30)
-    assert found.attacked is not None
-    attacked = undefended()(found.attacked).argmax(1)
+    assert found.x_adv is not None
+    attacked = undefended()(found.x_adv).argmax(1)
     curve = Curve((0.0, 0.1), (1.0, 0.5), "pgd", 30)
     page = report.write(
         found, "digits", tmp_path, x=x, predictions=attacked, curve=curve

@@ -19,7 +19,7 @@ from taser.attacks import (
     autoattack,
 )
 from taser.evaluation import Evaluation, evaluate
-from taser.evaluation._attack_loop import OtherRun
+from taser.evaluation._attack_loop import FolderConflict
 from taser.evaluation._model_checks import attack_findings
 
 THREAT = Threat("linf", 0.1)
@@ -120,5 +120,5 @@ def test_a_damaged_batch_is_done_again(tmp_path: Path) -> None:
 )
 def test_a_folder_of_another_run_is_refused(options: dict, what: str, tmp_path: Path) -> None:
     quick(out=tmp_path)
-    with pytest.raises(OtherRun, match=what):
+    with pytest.raises(FolderConflict, match=what):
         quick(out=tmp_path, **options)

@@ -11,14 +11,14 @@ from ._attack import (  # isort: skip
     kl_divergence, kl_from, lengths, margin, squared_error,
 )  # fmt: skip
 from ._autoattack import AutoAttackPart, Part, autoattack
-from ._pgd import FGSM, PGD, LastingPGD, RestartedPGD, input_gradient
+from ._pgd import FGSM, PGD, RestartedPGD, TransferPGD, input_gradient
 from ._simple import Cascade, RandomNoise, RaySearch, Transfer
 from ._spsa import SPSA
 
 __all__ = [
     "ATTACKS", "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart",
-    "Cascade", "LastingPGD", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch",
-    "RestartedPGD", "Threat", "Transfer", "autoattack", "cross_entropy", "fraction",
+    "Cascade", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch", "RestartedPGD",
+    "Threat", "Transfer", "TransferPGD", "autoattack", "cross_entropy", "fraction",
     "input_gradient", "kl_divergence", "kl_from", "lengths", "margin", "squared_error",
 ]  # fmt: skip
 

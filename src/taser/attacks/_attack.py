@@ -33,18 +33,19 @@ class Threat:
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm should be one of {get_args(Norm)}; got {self.norm!r}")
         object.__setattr__(self, "epsilon", fraction(self.epsilon))
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon should be positive; got {self.epsilon}")
+        check_positive(self, "epsilon")
         low, high = self.low, self.high
-        if (low is None) != (high is None) or (low is not None and not low < high):  # type: ignore[operator]
-            raise ValueError(f"low and high should be None or low < high; got {low} and {high}")
+        is_range = low is not None and high is not None and -math.inf < low < high < math.inf
+        if not (is_range or (low is None and high is None)):
+            wanted = "low and high should be finite with low < high, or both None"
+            raise ValueError(f"{wanted}; got {low} and {high}")
         if (self.norm, low, high) == ("linf", 0.0, 1.0) and self.epsilon > 1.0:
             wide = f"{self.epsilon:g}"
             raise ValueError(f"epsilon={wide} is wider than [0, 1]; did you mean {wide}/255?")
 
-    def project(self, moved: Tensor, x: Tensor) -> Tensor:
+    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The nearest allowed point (for ℓ2: into the ball, then into the box). (B, *) → (B, *)."""
-        change = moved - x
+        change = x_adv - x
         if self.norm == "linf":
             change = change.clamp(-self.epsilon, self.epsilon)
         else:
@@ -56,7 +57,7 @@ class Threat:
         return x if self.low is None else x.clamp(self.low, self.high)
 
     def box_around(self, x: Tensor) -> tuple[float, float]:
-        """low and high; without bounds, those of every point in reach of x, which never bind."""
+        """low and high; without bounds, those of the ball around x, which never bind."""
         low = float(x.min()) - self.epsilon if self.low is None else self.low
         return low, float(x.max()) + self.epsilon if self.high is None else self.high
 
@@ -78,17 +79,17 @@ class Threat:
             change = self.epsilon * radius * way / lengths(way).clamp_min(1e-12)
         return self.into_box(x + change)
 
-    def reach(self, shape: Sequence[int]) -> float:
+    def rms_epsilon(self, shape: Sequence[int]) -> float:
         """The root mean square, over coordinates, of a change of length ε to inputs of this shape.
 
-        >>> Threat("linf", 0.1).reach((3, 2, 2)), Threat("l2", 2.0).reach((4,))
+        >>> Threat("linf", 0.1).rms_epsilon((3, 2, 2)), Threat("l2", 2.0).rms_epsilon((4,))
         (0.1, 1.0)
         """
         return self.epsilon / (math.prod(shape) ** 0.5 if self.norm == "l2" else 1.0)
 
-    def distance(self, moved: Tensor, x: Tensor) -> Tensor:
-        """How far each example was moved, in this norm: (B,)."""
-        change = (moved - x).flatten(1)
+    def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """‖x_adv − x‖ of each example, in this norm: (B,)."""
+        change = (x_adv - x).flatten(1)
         return change.abs().amax(1) if self.norm == "linf" else change.norm(dim=1)
 
     def __str__(self) -> str:
@@ -121,12 +122,12 @@ def shown(value: float) -> str:
     return f"{of_255}/255" if is_pixel and len(short) > 5 else short
 
 
-def inside(threat: Threat, moved: Tensor, x: Tensor) -> Tensor:
+def inside(threat: Threat, x_adv: Tensor, x: Tensor) -> Tensor:
     """True where a point is in the ball around x and in the box, up to rounding. (B, *) → (B,)."""
     # x ± ε in float32 is off by half a unit in the last place of x.
     rounding = 2 * torch.finfo(x.dtype).eps * x.abs().flatten(1).amax(1) + 1e-5 * threat.epsilon
-    close = threat.distance(moved, x) <= threat.epsilon + rounding
-    boxed = (moved - threat.into_box(moved)).abs().flatten(1).amax(1) <= rounding
+    close = threat.distance(x_adv, x) <= threat.epsilon + rounding
+    boxed = (x_adv - threat.into_box(x_adv)).abs().flatten(1).amax(1) <= rounding
     return close & boxed  # NaN is in no ball
 
 
@@ -164,7 +165,7 @@ class Attack(Protocol):
     def threat(self) -> Threat: ...
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """The attacked inputs, (B, *), detached. x: (B, *); y: (B,), class numbers."""
+        """Adversarial inputs, (B, *), detached. x: (B, *); y: (B,), class numbers."""
 
 
 @runtime_checkable
@@ -178,7 +179,7 @@ class LossAttack(Attack, Protocol):
         self, model: Model, x: Tensor, y: Tensor, *,
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
-        """The attacked inputs, (B, *), detached. x: (B, *); y: (B,)."""
+        """Adversarial inputs, (B, *), detached. x: (B, *); y: (B,)."""
 
 
 class AttackWarning(UserWarning):
@@ -222,13 +223,13 @@ class WorstPoints:
         with torch.no_grad():
             self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
 
-    unbroken = property(lambda self: (~(self.loss > 0)).nonzero()[:, 0])
+    robust = property(lambda self: (~(self.loss > 0)).nonzero()[:, 0])
 
-    def update(self, rows: Tensor, moved: Tensor, logits: Tensor) -> Tensor:
-        """Keep worse points, (R, *), of the examples `rows`; True where one is still unbroken."""
+    def update(self, rows: Tensor, x_adv: Tensor, logits: Tensor) -> Tensor:
+        """Keep worse points, (R, *), of the examples `rows`; True where one is still robust."""
         loss = margin(logits.detach(), self.y[rows])
         worse = loss > self.loss[rows]
-        self.x[rows[worse]] = moved.detach()[worse]
+        self.x[rows[worse]] = x_adv.detach()[worse]
         self.loss[rows[worse]] = loss[worse]
         return ~(loss > 0)
 
@@ -241,9 +242,9 @@ def short_repr(attack: Any) -> str:
     return f"{type(attack).__name__}({', '.join(options)})"
 
 
-def check_positive(attack: object, *options: str) -> None:
-    """Raise unless each of these options is positive; None is for a default."""
+def check_positive(attack: Any, *options: str) -> None:
+    """Raise unless each of these options is positive and finite; None is for a default."""
     for option in options:
         value = getattr(attack, option)
-        if value is not None and not value > 0:
-            raise ValueError(f"{option} should be positive; got {value}")
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{option} should be positive and finite; got {value}")

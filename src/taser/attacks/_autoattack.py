@@ -63,24 +63,24 @@ class EarlyExit:
         self.found = x.clone()
         classes = self._clean.shape[1]
         self._made_up = F.one_hot((y + 1) % classes, classes).to(self._clean.dtype)
-        self._rows = self.unbroken
+        self._rows = self.robust
 
-    unbroken = property(lambda self: (~self.broken).nonzero()[:, 0])
+    robust = property(lambda self: (~self.broken).nonzero()[:, 0])
 
     def run(self, attack: Callable[[Tensor, Tensor], object]) -> None:
-        """attack(x, y) on the unbroken examples; it has to call this object for logits."""
-        self._rows = self.unbroken
+        """attack(x, y) on the robust examples; it has to call this object for logits."""
+        self._rows = self.robust
         if len(self._rows):
             with suppress(_AllBroken):
                 attack(self.x[self._rows], self.y[self._rows])
 
-    def __call__(self, moved: Tensor) -> Tensor:
+    def __call__(self, x_adv: Tensor) -> Tensor:
         """Logits, (R, C), for points of the rows that the run began with, (R, *)."""
-        if not moved.requires_grad and torch.equal(moved, self.x[self._rows]):
+        if not x_adv.requires_grad and torch.equal(x_adv, self.x[self._rows]):
             return self._clean[self._rows]
         active = (~self.broken[self._rows]).nonzero()[:, 0]
-        everyone = len(active) == len(moved)
-        rows, points = self._rows[active], moved if everyone else moved[active]
+        everyone = len(active) == len(x_adv)
+        rows, points = self._rows[active], x_adv if everyone else x_adv[active]
         logits = self.model(points)
         wrong = logits.detach().argmax(1) != self.y[rows]
         if wrong.any():
@@ -131,8 +131,8 @@ class AutoAttackPart:
             torch.manual_seed(self.seed)
             self._run(package, target)
         # Scaling to [0, 1] and back rounds: in a wide box by more than `inside` allows.
-        moved = self.threat.project(back(target.found.to(x)), x)
-        return torch.where(rows_like(target.broken, x), moved, x)
+        x_adv = self.threat.project(back(target.found.to(x)), x)
+        return torch.where(rows_like(target.broken, x), x_adv, x)
 
     def _package(self, target: EarlyExit, x: Tensor) -> Any:
         from pyautoattack import AutoAttack
@@ -150,7 +150,7 @@ class AutoAttackPart:
         ranks = range(2, min(TARGETS, target.ranking.shape[1] - 1) + 2)
         if self.part == "apgd-t":
             for rank in ranks:
-                package.apgd_targeted.y_target = target.ranking[target.unbroken, -rank]
+                package.apgd_targeted.y_target = target.ranking[target.robust, -rank]
                 target.run(package.apgd_targeted.attack_single_run)
         elif self.part == "fab-t":
             for rank in ranks:
@@ -167,10 +167,10 @@ class AutoAttackPart:
 @torch.no_grad()
 def _square(square: Any, target: EarlyExit, x: Tensor, y: Tensor) -> None:
     shape = x.shape[1:] if x.ndim == 4 else (1, 1, x[0].numel())
-    square.predict = lambda moved: target.model(moved.reshape(-1, *x.shape[1:]))
+    square.predict = lambda x_adv: target.model(x_adv.reshape(-1, *x.shape[1:]))
     square.init_hyperparam(x.reshape(-1, *shape))
-    _, moved = square.attack_single_run(x.reshape(-1, *shape), y)
-    target(moved.reshape(x.shape))  # broken examples left it already
+    _, x_adv = square.attack_single_run(x.reshape(-1, *shape), y)
+    target(x_adv.reshape(x.shape))  # broken examples left it already
 
 
 def autoattack(

@@ -23,7 +23,17 @@ from ._attack import (
 )
 
 Start = Literal["random", "gaussian", "clean"]
+LARGEST_STEP = 10  # times ε
 GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
+
+
+def check_step_size(attack: "PGD | RestartedPGD") -> None:
+    """Raise if the step is so long that it alternates between corners of the ball."""
+    check_positive(attack, "step_size")
+    epsilon = attack.threat.epsilon
+    if (attack.step_size or 0) > LARGEST_STEP * epsilon:
+        limit = f"at most {LARGEST_STEP} times epsilon={epsilon:g}"
+        raise ValueError(f"step_size should be {limit}; got {attack.step_size:g}")
 
 
 def outputs_and_gradient(
@@ -63,7 +73,8 @@ class PGD:
     passes = property(lambda self: 3 * self.steps)
 
     def __post_init__(self) -> None:
-        check_positive(self, "steps", "step_size")
+        check_positive(self, "steps")
+        check_step_size(self)
         if self.start not in get_args(Start):
             raise ValueError(f"start should be one of {get_args(Start)}; got {self.start!r}")
         object.__setattr__(self, "name", self.name or f"pgd-{self.steps}")
@@ -73,12 +84,12 @@ class PGD:
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
         x = x.detach()
-        moved = self._begin(x, generator)
+        x_adv = self._begin(x, generator)
         with eval_mode(model, freeze=True):
             for _ in range(self.steps):
-                gradient = input_gradient(model, moved, y, loss or self.loss)
-                moved = self.threat.project(moved + self.length * self.threat.ascent(gradient), x)
-        return moved
+                gradient = input_gradient(model, x_adv, y, loss or self.loss)
+                x_adv = self.threat.project(x_adv + self.length * self.threat.ascent(gradient), x)
+        return x_adv
 
     def _begin(self, x: Tensor, generator: Rng) -> Tensor:
         if self.start != "gaussian":
@@ -127,7 +138,8 @@ class RestartedPGD:
     passes = property(lambda self: self.starts * (3 * self.steps + 1))
 
     def __post_init__(self) -> None:
-        check_positive(self, "steps", "restarts", "step_size")
+        check_positive(self, "steps", "restarts")
+        check_step_size(self)
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *,
@@ -138,26 +150,26 @@ class RestartedPGD:
         with eval_mode(model, freeze=True):
             worst = WorstPoints(model, x, y)
             for _ in range(self.starts):
-                rows = worst.unbroken if self.early_exit else torch.arange(len(x), device=x.device)
+                rows = worst.robust if self.early_exit else torch.arange(len(x), device=x.device)
                 if len(rows) == 0:
                     break
-                moved = self.threat.random(x[rows], generator) if self.random_start else x[rows]
+                x_adv = self.threat.random(x[rows], generator) if self.random_start else x[rows]
                 for _ in range(self.steps):
-                    logits, gradient = outputs_and_gradient(model, moved, y[rows], loss)
-                    unbroken = worst.update(rows, moved, logits)
+                    logits, gradient = outputs_and_gradient(model, x_adv, y[rows], loss)
+                    robust = worst.update(rows, x_adv, logits)
                     if self.early_exit:
-                        rows, moved, gradient = rows[unbroken], moved[unbroken], gradient[unbroken]
+                        rows, x_adv, gradient = rows[robust], x_adv[robust], gradient[robust]
                     if len(rows) == 0:
                         break
-                    moved = moved + step_size * self.threat.ascent(gradient)
-                    moved = self.threat.project(moved, x[rows])
+                    x_adv = x_adv + step_size * self.threat.ascent(gradient)
+                    x_adv = self.threat.project(x_adv, x[rows])
                 else:
                     with torch.no_grad():
-                        worst.update(rows, moved, model(moved.clone()))  # which may work in place
+                        worst.update(rows, x_adv, model(x_adv.clone()))  # which may work in place
         return worst.x
 
 
-class LastingPGD(RestartedPGD):
+class TransferPGD(RestartedPGD):
     """RestartedPGD without early exit, for :class:`Transfer`: points far beyond the boundary."""
 
     early_exit = False

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from taser._runtime import rows_like
@@ -31,30 +32,31 @@ class RandomNoise:
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = WorstPoints(model, x, y)
             for _ in range(self.samples):
-                rows = worst.unbroken
+                rows = worst.robust
                 if len(rows) == 0:
                     break
-                moved = self.threat.random(x[rows], generator)
-                worst.update(rows, moved, model(moved.clone()))  # which may work in place
+                x_adv = self.threat.random(x[rows], generator)
+                worst.update(rows, x_adv, model(x_adv.clone()))  # which may work in place
         return worst.x
 
 
 @dataclass(frozen=True)
 class RaySearch:
-    """min_d r(d) over d ∈ {−1, 1}^D, r(d) the distance along d at which the class changes.
+    """min_d r(d) over d ∈ {−1, 0, 1}^D, r(d) the distance along d at which the class changes.
 
-    RayS (Chen & Gu, 2020), an ℓ∞ attack by the predicted class alone. The signs of d are flipped,
+    RayS (Chen & Gu, 2020), an attack by the predicted class alone. The signs of d are flipped,
     first of all, then of halves, quarters, …, `trials` times; a flip is kept if the class at the
-    present radius is still wrong, and bisection by ten queries finds the new radius.
+    present distance is still wrong, and bisection by ten queries finds the new one. In ℓ2, where d
+    is taken at unit length, the second half of the trials sets blocks to zero instead.
     """
 
     threat: Threat = field(default_factory=Threat)
     trials: int = 1000
     name: str = "ray search"
 
+    passes = property(lambda self: 3 * self.trials)  # one, and ten where it is kept
+
     def __post_init__(self) -> None:
-        if self.threat.norm != "linf":
-            raise ValueError(f"ray search is made for ℓ∞; got {self.threat}")
         check_positive(self, "trials")
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
@@ -63,25 +65,29 @@ class RaySearch:
         x, flat = x.detach(), x.detach().flatten(1)
         direction = torch.ones_like(flat)
         low, high = self.threat.box_around(x)
-        radius = flat.new_full((len(x),), high - low)
+        l2, size = self.threat.norm == "l2", flat.shape[1]
+        radius = flat.new_full((len(x),), (high - low) * (size**0.5 if l2 else 1.0))
 
-        def is_wrong(rows: Tensor, direction: Tensor, radius: Tensor) -> Tensor:
-            """Whether the class is wrong there. (R,), (R, D), (R,) → (R,)."""
-            moved = self.threat.into_box(flat[rows] + radius[:, None] * direction)
-            return model(moved.view(-1, *x.shape[1:])).argmax(1) != y[rows]
+        def points(rows: Tensor, direction: Tensor, radius: Tensor) -> Tensor:
+            """(R,), (R, D), (R,) → (R, D), in the box."""
+            unit = F.normalize(direction) if l2 else direction
+            return self.threat.into_box(flat[rows] + radius[:, None] * unit)
+
+        def is_wrong(*ray: Tensor) -> Tensor:
+            """Whether the class is wrong there, (R,)."""
+            return model(points(*ray).view(-1, *x.shape[1:])).argmax(1) != y[ray[0]]
 
         with eval_mode(model, freeze=True), torch.no_grad():
             everyone = torch.arange(len(x), device=x.device)
             crosses = is_wrong(everyone, direction, radius)  # does the class change along d?
-            size = flat.shape[1]
             widths = [-(-size // 2**halvings) for halvings in range((2 * size - 1).bit_length())]
             blocks = cycle((s, s + width) for width in widths for s in range(0, size, width))
-            for start, end in islice(blocks, self.trials):
+            for trial, (start, end) in enumerate(islice(blocks, self.trials)):
                 rows = everyone[~(crosses & (radius <= self.threat.epsilon))]
                 if len(rows) == 0:
                     break
                 flipped = direction[rows]
-                flipped[:, start:end] *= -1
+                flipped[:, start:end] *= 0 if l2 and 2 * trial >= self.trials else -1
                 keep = is_wrong(rows, flipped, radius[rows])
                 rows, flipped = rows[keep], flipped[keep]
                 direction[rows], crosses[rows] = flipped, True
@@ -93,16 +99,16 @@ class RaySearch:
                     lower = torch.where(wrong, lower, middle)
                     upper = torch.where(wrong, middle, upper)
                 radius[rows] = upper
-        found = crosses & (radius <= self.threat.epsilon)
-        moved = self.threat.project((flat + radius[:, None] * direction).view_as(x), x)
-        return torch.where(rows_like(found, x), moved, x)
+            found = crosses & (radius <= self.threat.epsilon)
+            x_adv = self.threat.project(points(everyone, direction, radius).view_as(x), x)
+        return torch.where(rows_like(found, x), x_adv, x)
 
 
 @dataclass(frozen=True, repr=False)
 class Transfer:
     """The points that `attack` finds against `surrogate`, tried on the model.
 
-    Where it beats a white-box attack, gradients are masked. :class:`LastingPGD` suits it: it does
+    Where it beats a white-box attack, gradients are masked. :class:`TransferPGD` suits it: it does
     not stop where the surrogate errs.
     """
 

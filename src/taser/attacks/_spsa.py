@@ -46,8 +46,8 @@ class SPSA:
     def __post_init__(self) -> None:
         if self.step_size is None:  # so that records and repr show the number
             wide = self.threat.norm == "linf" or self.threat.low is None
-            reach = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
-            object.__setattr__(self, "step_size", max(PAPER_STEP, reach))
+            shortest = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
+            object.__setattr__(self, "step_size", max(PAPER_STEP, shortest))
         check_positive(self, "iterations", "samples", "delta", "step_size", "chunk")
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule should be one of {get_args(Rule)}; got {self.rule!r}")
@@ -61,14 +61,14 @@ class SPSA:
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         assert self.step_size is not None
         x = x.detach()
-        moved, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
+        x_adv, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = WorstPoints(model, x, y)
-            rows = worst.unbroken
+            rows = worst.robust
             for step in range(self.iterations):
                 if len(rows) == 0:
                     break
-                gradient = self.gradient(model, moved[rows], y[rows], generator)
+                gradient = self.gradient(model, x_adv[rows], y[rows], generator)
                 first[rows] = BETAS[0] * first[rows] + (1 - BETAS[0]) * gradient
                 second[rows] = BETAS[1] * second[rows] + (1 - BETAS[1]) * gradient.square()
                 if self.rule == "momentum":
@@ -78,8 +78,8 @@ class SPSA:
                     mean = first[rows] / (1 - BETAS[0] ** (step + 1))
                     scale = (second[rows] / (1 - BETAS[1] ** (step + 1))).sqrt() + TINY
                     move = self.step_size * mean / scale
-                moved[rows] = self.threat.project(moved[rows] + move, x[rows])
-                rows = rows[worst.update(rows, moved[rows], model(moved[rows]))]
+                x_adv[rows] = self.threat.project(x_adv[rows] + move, x[rows])
+                rows = rows[worst.update(rows, x_adv[rows], model(x_adv[rows]))]
         return worst.x
 
     def gradient(self, model: Model, x: Tensor, y: Tensor, generator: Rng = None) -> Tensor:
@@ -91,6 +91,6 @@ class SPSA:
             v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)
             v = 2 * v.to(x.dtype) - 1
             queries = torch.cat([x + self.delta * v, x - self.delta * v]).flatten(0, 1)
-            above, below = margin(model(queries), y.repeat(2 * count)).view(2, count, len(x))
+            above, below = margin(model(queries), y.repeat(2 * count)).to(v).view(2, count, len(x))
             total += torch.einsum("nb,nb...->b...", (above - below) / (2 * self.delta), v)
         return total / self.samples

@@ -1,12 +1,15 @@
 """`taser evaluate`, `taser audit` and `taser shift`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from . import _options as cli
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CURVE = 200  # examples for the curve against ε
 SURROGATE = FITTED = 10_000  # training examples for the audit's surrogate, a shift's Gaussian
@@ -23,7 +26,7 @@ def evaluate(
         str, Option(help="autoattack, spsa, spsa-strong, pgd, fgsm, noise, apgd-ce, …")
     ] = "autoattack,spsa",
     unbounded: Annotated[
-        bool, Option("--unbounded", help="Inputs may leave [0, 1]; tables always may.")
+        bool, Option("--unbounded", help="Inputs have no range, as in tables; images have.")
     ] = False,
     curve: Annotated[bool, Option(help="Also draw accuracy against ε.")] = True,
     at_least: Annotated[
@@ -72,9 +75,9 @@ def evaluate(
             )  # fmt: skip
     typer.echo(report.table(result).markdown())
     title = f"{model} on {dataset.name}, {threat}"
-    assert result.attacked is not None
-    attacked = predictions(network, result.attacked, batch)
-    page = report.write(result, title, out, x=x, predictions=attacked, curve=drawn)
+    assert result.x_adv is not None
+    wrong = predictions(network, result.x_adv, batch)
+    page = report.write(result, title, out, x=x, predictions=wrong, curve=drawn)
     cli.show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         typer.echo(f"less than --at-least {at_least:g} %", err=True)
@@ -85,7 +88,7 @@ def evaluate(
 def audit(
     model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
     option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
-    examples: Annotated[int, Option("--examples", "-n", min=30, help="Of the test part.")] = 200,
+    examples: Annotated[int, Option("--examples", "-n", min=1, help="Of the test part.")] = 200,
     steps: Annotated[int, Option(min=1, help="Of PGD.")] = 50,
     restarts: Annotated[int, Option(min=1, help="Random starts of PGD.")] = 3,
     queries: Annotated[int, Option(min=1, help="Of attacks without gradients.")] = 1000,
@@ -95,7 +98,7 @@ def audit(
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/audit"),
     root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
-    """Check a model for gradient masking; the exit code is the verdict.
+    """Robust accuracy, and whether to believe it: checks for gradient masking.
 
     Example: taser audit --model out/run --epsilon 0.1
 
@@ -105,29 +108,35 @@ def audit(
     from taser._runtime import default_device
     from taser.attacks import Threat
     from taser.data._dataset import subset
+    from taser.evaluation import TooFewCorrect, undefended
     from taser.evaluation import audit as run
-    from taser.evaluation import undefended
+    from taser.evaluation._audit import MIN_CORRECT
     from taser.report import _evaluation_report as report
 
+    if examples < MIN_CORRECT:
+        raise TooFewCorrect(f"at most {examples}", examples)
     dataset, network = cli.load_model_and_data(
         model, weights, data, option, root, threads, target, trust_code=trust_code
     )
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
     x, y = cli.draw_examples(dataset, examples)
     with cli.progress_bar() as progress:
-        other = None
-        if surrogate:
+
+        def train_surrogate() -> "nn.Module":
             train, rows = dataset.train, subset(len(dataset.train), SURROGATE)
             classes = len(dataset.classes or ())
             other = undefended(train.rows(rows), train.y[rows], classes, progress=progress)
-            other.to(default_device())
+            return other.to(default_device())
+
         result = run(
-            network, x, y, threat=threat, surrogate=other, steps=steps, restarts=restarts,
-            queries=queries, seed=seed, out=out / "batches", progress=progress,
+            network, x, y, threat=threat, surrogate=train_surrogate if surrogate else None,
+            steps=steps, restarts=restarts, queries=queries, seed=seed, out=out / "batches",
+            progress=progress,
         )  # fmt: skip
-    typer.echo(report.audit_table(result).markdown())
+    accuracy, verdict, *rest = report.audit_summary(result)
+    typer.echo(f"{accuracy}\n{verdict}\n\n{report.audit_table(result).markdown()}")
     page = report.write_audit(result, f"{model} on {dataset.name}, {threat}", out)
-    cli.show(page, report.audit_summary(result))
+    cli.show(page, rest)
     if result.verdict != "trust":
         raise typer.Exit(cli.VERDICT)
 

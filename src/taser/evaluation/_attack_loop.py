@@ -46,7 +46,7 @@ class BatchResult:
     seconds: float
 
 
-class OtherRun(ValueError):
+class FolderConflict(ValueError):
     """A folder that holds the results of another evaluation."""
 
 
@@ -60,11 +60,13 @@ class BatchStore:
         advice = "choose another folder (--out), or remove that one to start anew"
         if not path.exists():
             if (folder / "batches").exists():
-                raise OtherRun(f"{folder} holds batches without their settings.json: {advice}")
+                what = "batches without their settings.json"
+                raise FolderConflict(f"{folder} holds {what}: {advice}")
             write_atomically(path, json.dumps(wanted, indent=1) + "\n")
         found = read_json(path)  # an older version may have written fewer settings
         if other := [name for name in wanted if name in found and found[name] != wanted[name]]:
-            raise OtherRun(f"{folder} holds an evaluation with other {', '.join(other)}: {advice}")
+            what = f"an evaluation with other {', '.join(other)}"
+            raise FolderConflict(f"{folder} holds {what}: {advice}")
 
     def get(self, key: str, rows: Tensor) -> BatchResult | None:
         """A finished batch of these rows, or None if there is none or it is damaged."""
@@ -179,19 +181,20 @@ class AttackLoop:
         with seeded(x.device, seed):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                moved = stage(self.prepared, x, y, generator=generator).detach()
-            if moved.shape != x.shape:
-                raise ValueError(f"{stage.name} gave {tuple(moved.shape)} for {tuple(x.shape)}")
-            wrong = ~self.correct(moved, y)
+                x_adv = stage(self.prepared, x, y, generator=generator).detach()
+            if x_adv.shape != x.shape:
+                shapes = f"{tuple(x_adv.shape)} for inputs {tuple(x.shape)}"
+                raise ValueError(f"{stage.name} returned {shapes}; the same shape is needed")
+            wrong = ~self.correct(x_adv, y)
         findings = warnings_to_findings(caught, stage.name)
-        allowed = inside(stage.threat, moved, x)
-        if strays := int((wrong & ~allowed).sum()):
-            message = f"{strays} inputs left {stage.threat} or the box, and were not counted"
-            findings.append(Finding(f"{stage.name} strays", message))
+        allowed = inside(stage.threat, x_adv, x)
+        if outside := int((wrong & ~allowed).sum()):
+            message = f"{outside} inputs outside {stage.threat} or the box were not counted"
+            findings.append(Finding(f"{stage.name} outside", message))
         broken = wrong & allowed
-        distance = torch.where(broken, stage.threat.distance(moved, x), 0.0)
+        distance = torch.where(broken, stage.threat.distance(x_adv, x), 0.0)
         return BatchResult(
-            rows.cpu(), broken.cpu(), distance.cpu(), moved[broken].cpu(), tuple(findings),
+            rows.cpu(), broken.cpu(), distance.cpu(), x_adv[broken].cpu(), tuple(findings),
             time.perf_counter() - start,
         )  # fmt: skip
 

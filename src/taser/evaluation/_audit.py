@@ -1,5 +1,6 @@
 """The audit: signs that gradient attacks overestimate a model's robustness."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,20 +12,24 @@ from torch import Tensor, nn
 from taser._files import Progress
 from taser.attacks import Model, Threat
 from taser.models import MLP, SmallCNN
-from taser.scores._score_cache import weights_hash
-from taser.stein._model_state import check_module
 
 from ._attack_loop import AttackLoop, locked_store
 from ._audit_checks import CHECKS, Check
-from ._audit_target import AuditTarget
-from ._model_checks import check_data, check_model, oddities
-from ._record import Finding, Provenance, device_of, seeded
+from ._audit_target import AuditTarget, Rehearsal
+from ._model_checks import check_data, check_model, fix_buffers, oddities
+from ._record import Finding, Provenance, described, device_of, seeded
+from ._statistics import Interval, accuracy_interval
 
-MIN_CORRECT = 30  # with fewer examples no check could fail
+MIN_CORRECT = 30
 
 
 class TooFewCorrect(ValueError):
     """The model gets too few of the examples right for an audit; more of them may do."""
+
+    def __init__(self, correct: int | str, given: int) -> None:
+        why = "with fewer, chance alone could explain what a check finds"
+        wanted = f"at least {MIN_CORRECT} examples that the model gets right ({why})"
+        super().__init__(f"an audit takes {wanted}; it got {correct} of {given}. Give it more")
 
 
 @dataclass(frozen=True)
@@ -40,13 +45,15 @@ class Audit:
     """The checks' results.
 
     curve: accuracy as ε grows; n: how many of the `given` examples are audited, all that the
-    model gets right; findings: other oddities; settings: seeds, hashes, versions and budgets.
+    model gets right; robust: how many of them are right under every attack; findings: other
+    oddities; settings: seeds, hashes, versions and budgets.
     """
 
     checks: tuple[Check, ...]
     curve: tuple[Point, ...]
     threat: Threat
     n: int
+    robust: int
     given: int
     findings: tuple[Finding, ...]
     settings: dict[str, Any]
@@ -56,8 +63,16 @@ class Audit:
         counts = (
             f"{len(self.checks)} checks, {len(self.failed)} failed, {len(self.skipped)} skipped"
         )
-        where = f"{self.threat}, n={self.n} of {self.given}"
-        return f"Audit({self.verdict}: {counts}; {where}{names})"
+        where = f"{100 * self.accuracy.value:.1f} % robust at {self.threat}, n={self.given}"
+        return f"Audit({self.verdict}, {where}: {counts}{names})"
+
+    @property
+    def accuracy(self) -> Interval:
+        """Robust accuracy over all examples given, per example under the worst of all attacks.
+
+        If a check failed it is only an upper bound.
+        """
+        return accuracy_interval(torch.arange(self.given) < self.robust)
 
     @property
     def verdict(self) -> Literal["trust", "do not trust"]:
@@ -77,14 +92,15 @@ class Audit:
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON."""
         checks = [{"status": check.status, **asdict(check)} for check in self.checks]
-        return {"verdict": self.verdict, **asdict(self), "checks": checks}
+        figures = {"accuracy": asdict(self.accuracy), "clean_accuracy": self.n / self.given}
+        return {"format": 1, "verdict": self.verdict, **figures, **asdict(self), "checks": checks}
 
 
 def audit(
     model: Model, x: Tensor, y: Tensor, *, threat: Threat | None = None,
-    surrogate: Model | None = None, steps: int = 50, restarts: int = 3, queries: int = 1000,
-    seed: int = 0, batch_size: int = 250, out: Path | str | None = None,
-    progress: Progress | None = None,
+    surrogate: nn.Module | Callable[[], nn.Module] | None = None, steps: int = 50,
+    restarts: int = 3, queries: int = 1000, seed: int = 0, batch_size: int = 250,
+    out: Path | str | None = None, progress: Progress | None = None,
 ) -> Audit:  # fmt: skip
     """Check a model for gradient masking (Athalye et al., 2018; Carlini et al., 2019).
 
@@ -92,7 +108,8 @@ def audit(
     audited.
 
     threat: the threat model of the claim, by default ℓ∞, 8/255; surrogate: an undefended model of
-    the same task, without which the transfer check is skipped; steps, restarts: of PGD, whose
+    the same task, or a function that trains one, called after everything else was checked; without
+    it the transfer check is skipped; steps, restarts: of PGD, whose
     convergence is checked by four times the steps and twice the starts; queries: of each attack
     without gradients for one example, or a few more; out: a folder to store finished batches in, so
     that the audit goes on when it is started again.
@@ -105,30 +122,39 @@ def audit(
     device = device_of(model, x)
     x, y = x.detach().to(device), y.to(device)
     findings = check_data(x, y, threat)
+    model = fix_buffers(model, x)
     classes, odd = check_model(model, x, y)
+    if isinstance(surrogate, nn.Module) and check_model(surrogate, x, y)[0] != classes:
+        raise ValueError(f"the surrogate should have the model's {classes} classes")
     settings = {
         **asdict(Provenance.of(model, x, y, (), seed, batch_size)), "threat": asdict(threat),
         "oddities": oddities(odd),
-        "surrogate": weights_hash(check_module(surrogate)) if surrogate else None,
+        "surrogate": None if surrogate is None else described(surrogate).split()[-1],
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }  # fmt: skip
     with seeded(x.device, seed), locked_store(out, settings) as store:
         loop = AttackLoop.of(model, x, y, seed, batch_size, store)
         right = loop.correct(x, y)
-        if int(right.sum()) < MIN_CORRECT:
-            wanted = f"at least {MIN_CORRECT} examples that the model gets right"
-            got = f"{int(right.sum())} of {len(y)}"
-            raise TooFewCorrect(f"an audit takes {wanted}; it got {got}. Give it more")
+        if (correct := int(right.sum())) < MIN_CORRECT:
+            raise TooFewCorrect(correct, len(y))
         loop = replace(loop, x=x[right], y=y[right])
-        target = AuditTarget(loop, classes, threat, surrogate, steps, restarts, queries)
-        checks = []
-        for done, check in enumerate(CHECKS):
-            if progress:
-                progress(done, len(CHECKS), f"audit: {check.__name__.replace('_', ' ')}")
+        rehearsal = Rehearsal(loop, classes, threat, surrogate, steps, restarts, queries)
+        for check in CHECKS:
+            check(rehearsal)
+        if not (surrogate is None or isinstance(surrogate, nn.Module)):
+            surrogate = surrogate()
+        target = AuditTarget(
+            loop, classes, threat, surrogate, steps, restarts, queries, progress, rehearsal.passes
+        )
+        checks: list[Check] = []
+        for check in CHECKS:
+            failed = [one.name for one in checks if one.passed is False]
+            target.label = "audit" + f", failed so far: {', '.join(failed)}" * bool(failed)
             checks.append(check(target))
     curve = tuple(Point(e, float(m.float().mean())) for e, m in target.after_epsilon.items())
     findings += [*odd, *target.findings.values()]
-    return Audit(tuple(checks), curve, threat, target.n, len(y), tuple(findings), settings)
+    robust = int(target.robust.sum())
+    return Audit(tuple(checks), curve, threat, target.n, robust, len(y), tuple(findings), settings)
 
 
 def undefended(

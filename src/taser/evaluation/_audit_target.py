@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taser.attacks import Attack, AutoAttackPart, Model, RestartedPGD, Threat
-from taser.attacks._attack import AttackLoss, cross_entropy, margin
+from taser._files import Progress
+from taser.attacks import Attack, AutoAttackPart, RestartedPGD, Threat
+from taser.attacks._attack import AttackLoss, check_positive, cross_entropy, margin
+from taser.attacks._autoattack import TARGETS
 from taser.probes import Margin
 
-from ._attack_loop import AttackLoop
+from ._attack_loop import AttackLoop, passes_of
 from ._record import Finding
 
 LOSSES: dict[str, AttackLoss] = {
@@ -24,21 +26,30 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multiples of the threat's ε
 LONGER = 4  # times as many steps, to see whether PGD has converged
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AuditTarget:
     """A model, n examples that it gets right, and the cached results of attacks on them.
 
     `after_…`: (n,) bool, those still right. An attack's own name seeds it and its stored batches.
+    robust: (n,) bool, right after every attack within the threat so far; passes: forward passes
+    done of the `planned` ones, if every example takes all of them.
     """
 
     loop: AttackLoop
     classes: int
     threat: Threat
-    surrogate: Model | None
+    surrogate: Any  # a model, in a rehearsal perhaps a function that trains one, or None
     steps: int
     restarts: int
     queries: int
+    progress: Progress | None = None
+    planned: int = 1
+    passes: int = 0
     findings: dict[str, Finding] = field(default_factory=dict)
+    label: str = "audit"
+
+    def __post_init__(self) -> None:
+        self.robust = self.all_examples
 
     @property
     def n(self) -> int:
@@ -52,9 +63,19 @@ class AuditTarget:
 
     def after(self, attack: Attack, right: Tensor) -> Tensor:
         """Run an attack on the examples `right`, (n,): those that are still right."""
+        cost = passes_of(attack) * self.n
+
+        def report(step: int, total: int, label: str) -> None:
+            if self.progress:
+                done = self.passes + cost * step // max(total, 1)
+                self.progress(done, self.planned, f"{self.label}: {label}")
+
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            verdicts, _, findings = self.loop.run(attack, right)
+            verdicts, _, findings = self.loop.run(attack, right, progress=report)
+        self.passes += cost
+        if attack.threat.epsilon <= self.threat.epsilon:
+            self.robust = self.robust & ~(right & ~verdicts.correct)
         findings += [Finding(attack.name, str(warning.message)) for warning in caught]
         for finding in findings:
             self.findings.setdefault(finding.name, finding)  # one for all batches
@@ -96,9 +117,14 @@ class AuditTarget:
         return self.after_pgd("restarted", self.after_losses)
 
     @cached_property
+    def after_all_pgd(self) -> Tensor:
+        """After PGD of all kinds."""
+        return self.after_longer & self.after_restarts
+
+    @cached_property
     def after_gradients(self) -> Tensor:
         """After every gradient attack, APGD on each wrong class last."""
-        right = self.after_longer & self.after_restarts
+        right = self.after_all_pgd
         if self.classes < 4:  # targeted APGD needs four
             return right
         targeted = Budgeted("apgd-t", self.threat, self.loop.seed, budget=self.steps)
@@ -121,11 +147,24 @@ class AuditTarget:
         return dict(sorted(found.items()))
 
 
+class Rehearsal(AuditTarget):
+    """Runs no attack: it counts their passes, and finds options that an attack would refuse."""
+
+    def after(self, attack: Attack, right: Tensor) -> Tensor:
+        """All that were right."""
+        self.passes += passes_of(attack) * self.n
+        return right
+
+
 @dataclass(frozen=True)
 class Budgeted(AutoAttackPart):
     """Square with `budget` queries, or targeted APGD with `budget` steps."""
 
     budget: int = 100
+    passes = property(lambda self: self.budget * (1 if self.part == "square" else 3 * TARGETS))
+
+    def __post_init__(self) -> None:
+        check_positive(self, "budget")
 
     def _package(self, target: Any, x: Tensor) -> Any:
         package = super()._package(target, x)

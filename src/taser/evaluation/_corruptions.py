@@ -260,12 +260,12 @@ class Shift:
             raise ValueError(f"severity should be one of {list(SEVERITIES)}; got {severity}")
         chosen = [self.correct[corruption]] if corruption else list(self.correct.values())
         rows = torch.stack(chosen)[:, slice(None) if severity is None else [severity - 1]]
-        return accuracy_interval(rows.flatten(0, 1), seed=self.seed)
+        return accuracy_interval(rows.flatten(0, 1))
 
     @property
     def clean_accuracy(self) -> Interval:
         """Without corruption."""
-        return accuracy_interval(self.clean, seed=self.seed)
+        return accuracy_interval(self.clean)
 
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON; `correct` as 0 and 1."""

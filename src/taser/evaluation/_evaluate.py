@@ -15,7 +15,14 @@ from taser.attacks._autoattack import named_attack
 from taser.data._dataset import subset
 
 from ._attack_loop import AttackLoop, locked_store, passes_of
-from ._model_checks import attack_findings, check_data, check_model, oddities, square_findings
+from ._model_checks import (
+    attack_findings,
+    check_data,
+    check_model,
+    fix_buffers,
+    oddities,
+    square_findings,
+)
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the threat's ε
@@ -35,7 +42,7 @@ def evaluate(
     total, label), counted in forward passes.
 
     out: a folder to store finished batches in. Killed and started again, the evaluation resumes; at
-    the end the folder holds evaluation.json and the attacked inputs.
+    the end the folder holds evaluation.json and the adversarial inputs.
 
     Each attack is tried on **every** example that is right when clean; only the stages inside
     AutoAttack run each on what the earlier ones left. The worst case counts the examples that are
@@ -52,6 +59,7 @@ def evaluate(
     device = device_of(model, x)
     x, y = x[index].detach().to(device), y[index].to(device)
     findings = check_data(x, y, threat)
+    model = fix_buffers(model, x)
     classes, odd = check_model(model, x, y)
     plan = _plan(attacks, threat, classes, x.ndim == 4, seed)
     findings += [*odd, *attack_findings(model, x, y, plan)]
@@ -62,12 +70,12 @@ def evaluate(
     }  # fmt: skip
     with locked_store(out, settings) as store:
         loop = AttackLoop.of(model, x, y, seed, batch_size, store)
-        clean, verdicts, attacked = _run(loop, plan, findings, progress)
+        clean, verdicts, x_adv = _run(loop, plan, findings, progress)
         findings = list(dict.fromkeys(findings))
-        record = (clean, verdicts, tuple(findings), provenance, attacked)
+        record = (clean, verdicts, tuple(findings), provenance, x_adv)
         evaluation = Evaluation(threat, index, y.cpu(), *record)
         if store:
-            content = save({"x": attacked.contiguous()})
+            content = save({"x": x_adv.contiguous()})
             write_atomically(store.folder / "attacked.safetensors", content)
             write_atomically(store.folder / "evaluation.json", evaluation.to_json() + "\n")
     return evaluation
@@ -98,7 +106,7 @@ def _run(
     """Clean verdicts, those of each attack, the input that broke it first; adds findings."""
     with seeded(loop.x.device, loop.seed):
         clean = loop.correct(loop.x, loop.y).cpu()
-    robust, attacked = clean.clone(), loop.x.cpu().clone()
+    robust, x_adv = clean.clone(), loop.x.cpu().clone()
     verdicts: dict[str, Verdicts] = {}
     passes = [int(clean.sum()) * passes_of(attack) for attack in plan]
     done, total = 0, max(1, sum(passes))
@@ -113,10 +121,10 @@ def _run(
         done += cost
         verdicts[attack.name] = found
         newly_broken = robust & ~found.correct
-        attacked[newly_broken] = points[newly_broken]
+        x_adv[newly_broken] = points[newly_broken]
         robust &= found.correct
         findings += [*more, *square_findings(found)]
-    return clean, verdicts, attacked
+    return clean, verdicts, x_adv
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ def accuracy_curve(
     epsilons = [e for factor in sorted(factors) if (e := threat.epsilon * factor) <= largest]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-    loop = AttackLoop.of(model, x, y, seed, batch_size)
+    loop = AttackLoop.of(fix_buffers(model, x), x, y, seed, batch_size)
     correct = loop.correct(x, y).cpu()
     accuracies = [int(correct.sum()) / len(x)]
     for step, epsilon in enumerate(epsilons, 1):

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser.attacks import Attack, AutoAttackPart, Model, Threat, input_gradient, margin
@@ -13,7 +13,7 @@ from taser.attacks._autoattack import check_with_package
 from taser.attacks._simple import Cascade, stages_of
 from taser.data._dataset import subset
 from taser.probes import looks_like_probabilities
-from taser.stein._model_state import check_module, eval_mode, restored_rng
+from taser.stein._model_state import check_module, eval_mode, restored_buffers, restored_rng
 
 from ._attack_loop import TRIED, Differentiable, warnings_to_findings
 from ._record import Finding, Verdicts
@@ -41,8 +41,12 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     top = math.inf if threat.high is None else threat.high
     if low < bottom - TOLERANCE or high > top + TOLERANCE:
         what = f"x should lie in [{bottom:g}, {top:g}]; got values from {low:g} to {high:g}"
-        tables = "for tables take Threat(…, low=None, high=None)"
-        raise ValueError(f"{what}. Divide bytes by 255, normalise inside the model, or {tables}")
+        given = f"Threat(…, low={low:.3g}, high={high:.3g})"
+        raise ValueError(
+            f"{what}. Divide bytes by 255 and normalise inside the model (ε is in the units of x), "
+            f"or give the true range of the inputs, such as {given}; low=None and high=None are "
+            "for tables, whose features have no range"
+        )
     side = math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0
     if threat.epsilon > side * (top - bottom):
         where = "reaches beyond the whole box of the inputs"
@@ -65,6 +69,29 @@ def _half_distance(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
     flat = x.flatten(1).double()
     distance = torch.cdist(flat, flat, p=2.0 if threat.norm == "l2" else torch.inf)
     return distance.masked_fill(y[:, None] == y[None], torch.inf).amin(1) / 2
+
+
+class FixedBuffers(nn.Module):
+    """A module that changes its own buffers, called with copies of the same ones each time."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.training = module, module.training
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the module: (B, *) → (B, C)."""
+        with restored_buffers(self.module):
+            return self.module(x)
+
+
+def fix_buffers(model: Model, x: Tensor) -> Model:
+    """The model, or :class:`FixedBuffers` of it if a forward in eval mode changes its buffers."""
+    module = check_module(model)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with restored_buffers(module), eval_mode(module), restored_rng(x.device), torch.no_grad():
+        module(x[:1].clone())
+        same = all(torch.equal(before[name], b) for name, b in module.named_buffers())
+    return model if same else FixedBuffers(module)
 
 
 def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]:

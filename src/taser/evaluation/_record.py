@@ -164,14 +164,15 @@ class Evaluation:
     attacks: dict[str, Verdicts]  # in the order they were run
     findings: tuple[Finding, ...]
     provenance: Provenance
-    attacked: Tensor | None = None  # (n, *): the input that broke it first, or x; not in the JSON
+    x_adv: Tensor | None = None  # (n, *): the input that broke it first, or x; not in the JSON
 
     def __repr__(self) -> str:
         found = {"clean": self.clean_accuracy}
         found |= {name: v.accuracy for name, v in self.attacks.items()}
         found["worst case"] = self.robust_accuracy
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
-        return f"Evaluation({self.threat}, n={self.n}: {shares}; {len(self.findings)} findings)"
+        names = ", ".join(dict.fromkeys(finding.name for finding in self.findings))
+        return f"Evaluation({self.threat}, n={self.n}: {shares}; findings: {names or 'none'})"
 
     @property
     def n(self) -> int:

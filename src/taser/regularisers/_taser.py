@@ -142,7 +142,7 @@ class Taser(Regulariser):
         """What R is multiplied by, so that λ is in the form's unit. x: inputs, (B, *)."""
         if self.form == "steepest":
             assert self.threat is not None
-            return (self.threat.reach(x.shape[1:]) * self.score.sigma) ** 2
+            return (self.threat.rms_epsilon(x.shape[1:]) * self.score.sigma) ** 2
         if self.form != "paper":
             return float(self.score.sigma) ** 2
         if self.threat is not None:

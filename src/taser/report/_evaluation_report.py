@@ -27,25 +27,25 @@ AUDIT_CURVE = (
 
 
 def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Figure | None:
-    """The first examples that were broken: clean, attacked, difference; None if none was.
+    """The first examples that were broken: clean, adversarial, difference; None if none was.
 
-    x: (n, C, H, W), clean; predictions: (n,), of the attacked inputs.
+    x: (n, C, H, W), clean; predictions: (n,), of the adversarial inputs.
     """
     broken = (evaluation.clean & ~evaluation.robust).nonzero()[:SHOWN, 0]
-    if evaluation.attacked is None or len(broken) == 0:
+    if evaluation.x_adv is None or len(broken) == 0:
         return None
     figure = Figure(figsize=(1.2 * SHOWN, 4.2), layout="constrained")
     grid = figure.subplots(3, SHOWN, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
     for column, row in zip(grid.T, broken.tolist(), strict=False):
-        clean, attacked = x[row].cpu(), evaluation.attacked[row]
-        change = centred((attacked - clean)[None])[0]
+        clean, x_adv = x[row].cpu(), evaluation.x_adv[row]
+        change = centred((x_adv - clean)[None])[0]
         column[0].set_title(str(int(evaluation.y[row])), fontsize=10)
-        for axes, image in zip(column, (clean, attacked, change), strict=True):
+        for axes, image in zip(column, (clean, x_adv, change), strict=True):
             show_image(axes, image)
         column[1].set_title(str(int(predictions[row])), fontsize=10)
-        distance = float(evaluation.threat.distance(attacked[None], clean[None]))
+        distance = float(evaluation.threat.distance(x_adv[None], clean[None]))
         column[2].set_title(f"{distance:.3g}", fontsize=10)
     return figure
 
@@ -76,7 +76,7 @@ def write(
 ) -> Path:  # fmt: skip
     """evaluation.json, table.md and report.html in `out`; the page's path.
 
-    x, predictions: the clean inputs, (n, *), and the predictions of the attacked ones, (n,), for
+    x, predictions: the clean inputs, (n, *), and the predictions of the adversarial ones, (n,), for
     pictures of adversarial examples; curve: accuracy against ε.
     """
     write_atomically(out / "evaluation.json", evaluation.to_json() + "\n")
@@ -109,12 +109,15 @@ def write(
     return page.write(out / "report.html")
 
 
+def percent(found: Interval) -> str:
+    """A share with its interval."""
+    low, high = 100 * found.low, 100 * found.high
+    return f"{100 * found.value:.1f} % (95 % interval {low:.1f} to {high:.1f})"
+
+
 def summary(evaluation: Evaluation) -> list[str]:
     """The figures to quote, with n and their intervals."""
-    clean, robust = (
-        f"{100 * found.value:.1f} % (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
-        for found in map(accuracy_interval, (evaluation.clean, evaluation.robust))
-    )
+    clean, robust = map(percent, map(accuracy_interval, (evaluation.clean, evaluation.robust)))
     attacks = " and ".join(evaluation.attacks)
     return [
         f"Of n = {evaluation.n} examples the model gets {clean} right, and {robust} under "
@@ -162,7 +165,7 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
         ["model", *(f"{column}, %" for column in compared.columns)],
         [[name, *(cell(found.accuracy, found.best) for found in cells.values())]
          for name, cells in compared.rows.items()],
-        f"n = {compared.n}, the same examples for all; in brackets 95 % bootstrap intervals. Bold: "
+        f"n = {compared.n}, the same examples for all; in brackets exact 95 % intervals. Bold: "
         "above every other model by a paired bootstrap whose interval excludes zero.",
     )  # fmt: skip
 
@@ -223,31 +226,28 @@ def write_audit(audit: Audit, title: str, out: Path) -> Path:
         ("What each check means", [f"{c.name}: {c.explanation}" for c in audit.checks]),
         ("Accuracy against ε", [Picture(png(_audit_curve(audit)), AUDIT_CURVE)]),
     ]
-    if audit.findings:
-        sections.append(("Other findings", [str(finding) for finding in audit.findings]))
     footer = f"taser audit; {audit.given} examples, seed {audit.settings['seed']}."
     page = Page(f"Audit: {title}", audit_summary(audit), sections, footer)
     return page.write_report(out, audit.numbers())
 
 
 def audit_summary(audit: Audit) -> list[str]:
-    """The verdict with its reasons."""
+    """The robust accuracy, the verdict, and the verdict's reasons."""
     passed = len(audit.checks) - len(audit.failed) - len(audit.skipped)
+    bound = "At most: a check failed, so another attack may leave fewer. " if audit.failed else ""
+    few = f" (of {audit.n} right answers only gross masking could be seen; give {ENOUGH} or more)"
     lines = [
-        f"Verdict: {audit.verdict}. Of {len(audit.checks)} checks {passed} passed, "
-        f"{len(audit.failed)} failed, {len(audit.skipped)} were skipped.",
+        f"Robust accuracy at {audit.threat}: {percent(audit.accuracy)} of n = {audit.given}, per "
+        f"example the worst of all attacks of the audit; {100 * audit.n / audit.given:.1f} % "
+        f"without attack.{' ' * bool(bound)}{bound.strip()}",
+        f"Verdict: {audit.verdict}{few if audit.n < ENOUGH else ''}. Of {len(audit.checks)} checks "
+        f"{passed} passed, {len(audit.failed)} failed, {len(audit.skipped)} were skipped.",
         *(f"Failed: {check.name}: {check.figure}." for check in audit.failed),
         *(f"Skipped: {check.name}: {check.figure}." for check in audit.skipped),
+        *(f"Finding: {finding}." for finding in audit.findings),
     ]
     if not audit.failed:
         lines.append("No sign of gradient masking was found; that is no proof of robustness.")
-    if audit.n < ENOUGH:
-        lines.append(f"With fewer than {ENOUGH} right answers only gross masking would be seen.")
-    robust = next(p.accuracy for p in audit.curve if p.epsilon == audit.threat.epsilon)
-    lines.append(
-        f"The model gets {audit.n} of {audit.given} examples right; {100 * robust:.1f} % of "
-        f"those are robust to PGD at {audit.threat}."
-    )
     return lines
 
 

@@ -68,7 +68,7 @@ def table(shift: Shift) -> Table:
             ["none", *["–"] * len(SEVERITIES), with_bounds(shift.clean_accuracy)],
             *map(row, (*shift.correct, None)),
         ],
-        f"Accuracy in %, n = {len(shift.clean)}; in brackets 95 % bootstrap intervals.",
+        f"Accuracy in %, n = {len(shift.clean)}; in brackets 95 % intervals.",
     )
 
 
