@@ -62,6 +62,6 @@ def certify(
                 )  # fmt: skip
             attacked.append(bounds)
     typer.echo(report.table(found, attacked, radii).markdown())
-    title = f"{model} on {dataset.name}" + (f", with the denoiser {denoiser} in front" if denoiser else "")
-    page = report.write(found, attacked, radii, title, out)
+    front = f", with the denoiser {denoiser} in front" if denoiser else ""
+    page = report.write(found, attacked, radii, f"{model} on {dataset.name}{front}", out)
     cli.show(page, report.summary(found))

@@ -78,7 +78,8 @@ def curves(certificates: Sequence[Certificates], attacked: Sequence[Attacked]) -
         right = found.prediction == found.y
         ends = torch.cat([torch.zeros(1), found.radius[right].double().sort().values])
         shares = [100 * float(found.certified(float(r)).double().mean()) for r in ends]
-        axes.step([*ends, ends[-1]], [*shares, 0], where="pre", color=colour, label=f"certified, σ = {sigma:g}")
+        label = f"certified, σ = {sigma:g}"
+        axes.step([*ends, ends[-1]], [*shares, 0], where="pre", color=colour, label=label)
         if bounds:
             values = [100 * interval.value for interval in bounds.values()]
             axes.plot(list(bounds), values, "v", color=colour, label=f"attacked, σ = {sigma:g}")
