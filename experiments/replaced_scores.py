@@ -28,11 +28,9 @@ class Replaced(DenoisingScore):
     @property
     def own(self) -> DenoisingScore:
         """The score that is replaced."""
-        return super().at(sigma=self.sigma)
-
-    def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "Replaced":
-        level = super().at(timestep=timestep, sigma=sigma).sigma
-        return Replaced(self.network, level, self.kind)
+        score = self.network.at(sigma=self.sigma)
+        score.precision = self.precision
+        return score
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *) → (B, *); random directions come from torch's global generator."""
