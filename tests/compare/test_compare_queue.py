@@ -110,8 +110,8 @@ def test_running_jobs_report_progress(tmp_path: Path) -> None:
 
     for name in runs.names():
         run_here(tmp_path / name, watched)
-    assert seen == [(25, 200, "0 of 2 runs, PGD + TASER, seed 0 25 %"),
-                    (125, 200, "1 of 2 runs, PGD + TASER, seed 1 25 %")]  # fmt: skip
+    assert seen == [(25, 200, "0 of 2 runs; PGD + TASER, seed 0: 25 %"),
+                    (125, 200, "1 of 2 runs; PGD + TASER, seed 1: 25 %")]  # fmt: skip
     assert runs.status(runs.names()) == (200, 200, "2 of 2 runs")
 
 
@@ -137,7 +137,7 @@ def test_the_status_of_a_dead_process_expires(tmp_path: Path) -> None:
     runs = filled(tmp_path, 1)
     note = tmp_path / "job0" / "doing.txt"
     note.write_text("25")
-    assert runs.status(["job0"])[2] == "0 of 1 runs, PGD + TASER, seed 0 25 %"
+    assert runs.status(["job0"])[2] == "0 of 1 runs; PGD + TASER, seed 0: 25 %"
     os.utime(note, (0, 0))
     assert runs.status(["job0"])[2] == "0 of 1 runs"
 
@@ -157,7 +157,7 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="2 of 3 runs failed; job0: no such data"):
         work(runs, jobs=1)
     assert runs.failures() == {"job0": "no such data", "job2": "job0, which it needs, failed"}
-    assert runs.status(runs.names()) == (300, 300, "1 of 3 runs, 2 failed")
+    assert runs.status(runs.names()) == (300, 300, "1 of 3 runs; 2 failed")
     (tmp_path / "job0" / "job.json").write_text(json.dumps({"value": 5}))
     work(runs)
     assert not runs.failures()

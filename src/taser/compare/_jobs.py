@@ -83,10 +83,10 @@ class Runs:
             note = self.folder / name / "doing.txt"
             with suppress(OSError):
                 if time.time() - note.stat().st_mtime < NOTE_EXPIRES:
-                    words.append(f"{run_title(name, self.job(name))} {note.read_text()} %")
+                    words.append(f"{run_title(name, self.job(name))}: {note.read_text()} %")
                     share += int(note.read_text())
         done = len(names) - len(left) + failures
-        return 100 * done + share, 100 * len(names), ", ".join(words)
+        return 100 * done + share, 100 * len(names), "; ".join(words)
 
 
 def run_here(home: Path, run: RunJob) -> None:
