@@ -103,32 +103,28 @@ def logits(target: AuditTarget) -> Check:
 def repeatable(target: AuditTarget) -> Check:
     """Where outputs are random or depend on the rest of the batch, an attack has to average over
     that, which plain attacks do not."""
-    first = _outputs(target, target.loop.x)
-    again = _outputs(target, target.loop.x.flip(0)).flip(0)
-    change = float((first - again).abs().max() / first.std().clamp_min(1e-12))
-    figure = f"outputs change by {change:.1g} of their standard deviation"
-    return Check("", change <= ROUNDING, figure, "", {"change": change})
-
-
-@torch.no_grad()
-def _outputs(target: AuditTarget, x: Tensor) -> Tensor:
-    model = target.loop.model
-    with eval_mode(model, freeze=True):
-        return torch.cat([model(b.clone()).float() for b in x.split(target.loop.batch_size)])
+    x = target.loop.x
+    return _compared(_outputs(target, x), _outputs(target, x.flip(0)).flip(0))
 
 
 @check("outputs are the same with gradients")
 def differentiated(target: AuditTarget) -> Check:
     """A model that notices that it is differentiated, and then gives other outputs, is attacked as
     one function and used as another."""
-    model, plain = Differentiable(target.loop.model), _outputs(target, target.loop.x)
-    change = 0.0
-    for wanted in (False, True):
-        x = target.loop.x.clone().requires_grad_(wanted)
-        with eval_mode(model, freeze=True), torch.enable_grad():
-            parts = [model(part).detach().float() for part in x.split(target.loop.batch_size)]
-        change = max(change, float((torch.cat(parts) - plain).abs().max()))
-    change /= max(float(plain.std()), 1e-12)
+    inputs = (target.loop.x.clone().requires_grad_(wanted) for wanted in (False, True))
+    others = [_outputs(target, x, differentiable=True) for x in inputs]
+    return _compared(_outputs(target, target.loop.x), *others)
+
+
+def _outputs(target: AuditTarget, x: Tensor, *, differentiable: bool = False) -> Tensor:
+    model = Differentiable(target.loop.model)
+    with eval_mode(model, freeze=True), torch.set_grad_enabled(differentiable):
+        return torch.cat([model(b).detach().float() for b in x.split(target.loop.batch_size)])
+
+
+def _compared(outputs: Tensor, *others: Tensor) -> Check:
+    change = max(float((outputs - other).abs().max()) for other in others)
+    change /= max(float(outputs.std()), 1e-12)
     figure = f"outputs change by {change:.1g} of their standard deviation"
     return Check("", change <= ROUNDING, figure, "", {"change": change})
 
@@ -227,8 +223,7 @@ def finite_difference(target: AuditTarget) -> Check:
         parts = around.split(loop.batch_size), loop.y[rows].split(loop.batch_size)
         for x, y in zip(*parts, strict=True):
             outputs, gradient = outputs_and_gradient(loop.prepared, x, y, margin)
-            step = threat.epsilon * SMALL_STEP * threat.ascent(gradient)
-            up = threat.into_box(x + step)
+            up = threat.into_box(x + SMALL_STEP * threat.epsilon * threat.ascent(gradient))
             predicted = (gradient * (up - x)).flatten(1).sum(1)
             with torch.no_grad():
                 change = margin(loop.prepared(up), y) - margin(outputs, y)
