@@ -145,3 +145,13 @@ def test_the_edge_of_a_wide_ball_is_reached(norm: Norm, epsilon: float) -> None:
 def test_images_keep_the_step_of_the_paper() -> None:
     for norm, epsilon in (("linf", 8 / 255), ("linf", 0.15), ("l2", 1.0)):
         assert SPSA(Threat(norm, epsilon)).step_size == 0.01  # type: ignore[arg-type]
+
+
+def test_outputs_in_half_precision_are_attacked() -> None:
+    """As those of a model under autocast; logits near one another round alike."""
+    x, y = digits(40)
+    half = Wrapped(lambda x: undefended()(x).bfloat16(), undefended())
+    threat = Threat("linf", 0.15)
+    found = SPSA(threat, iterations=5, samples=16)(half, x, y, generator=seeded())
+    assert found.dtype == x.dtype
+    assert accuracy(half, found, y) < accuracy(half, x, y)
