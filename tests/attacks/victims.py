@@ -22,7 +22,7 @@ def undefended(norm: bool = False) -> nn.Module:
     The same object each time: tests may call it but not change it.
     """
     train = load("digits").train
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(0)
         model = nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8) if norm else nn.Identity(), nn.ReLU(),
