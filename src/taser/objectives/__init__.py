@@ -3,16 +3,17 @@
 from taser._runtime import check_arguments
 
 from ._awp import AWP, perturbed
-from ._objective import PGD, Fast, Loss, Objective, Standard, one_step_pgd, teacher_kl
+from ._objective import PGD, Fast, Gaussian, Loss, Objective, Standard, one_step_pgd, teacher_kl
 from ._trades_and_mart import MART, TRADES
 
 __all__ = [
-    "AWP", "MART", "OBJECTIVES", "PGD", "TRADES", "Fast", "Loss", "Objective", "Standard",
-    "one_step_pgd", "perturbed", "teacher_kl",
+    "AWP", "MART", "OBJECTIVES", "PGD", "TRADES", "Fast", "Gaussian", "Loss", "Objective",
+    "Standard", "one_step_pgd", "perturbed", "teacher_kl",
 ]  # fmt: skip
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    "standard": Standard, "fast": Fast, "pgd": PGD, "trades": TRADES, "mart": MART
+    "standard": Standard, "fast": Fast, "pgd": PGD, "trades": TRADES, "mart": MART,
+    "gaussian": Gaussian,
 }  # fmt: skip
 """What a recipe's `objective.name` may be."""
 

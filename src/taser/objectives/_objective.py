@@ -1,5 +1,6 @@
 """What a model is trained on: an attack, if any, and a loss at the attacked points."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taser import attacks
-from taser._runtime import full_precision
+from taser._runtime import full_precision, noise_like
 from taser.attacks import Attack, LossAttack, Model, Threat, kl_divergence, squared_error
 from taser.attacks._attack import outputs_of
 
@@ -117,6 +118,35 @@ class Fast(PGD):
 
     one_step: ClassVar[bool] = True
     inner: Attack = field(default_factory=lambda: one_step_pgd(Threat()))
+
+
+@dataclass(frozen=True)
+class Gaussian(Objective):
+    """Gaussian augmentation (Cohen, Rosenfeld and Kolter, 2019): mean_i CE(f(x_i + σz_i), y_i).
+
+    z is standard normal. It is the training that randomised smoothing certifies: see
+    :func:`taser.certify`, with the same σ.
+    """
+
+    keys: ClassVar[dict[str, str]] = {"sigma": "sigma"}
+    sigma: float = 0.25
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma < math.inf:
+            raise ValueError(f"sigma should be a positive number; got {self.sigma}")
+
+    def attack(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None,  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
+        """x + σz, outside of the range of the inputs too."""
+        return x + self.sigma * noise_like(x, generator)
+
+    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
+        """mean_i CE(f(x'_i), y_i)."""
+        outputs = full_precision(outputs_of(model, x_adv))
+        loss = _task_loss(outputs, y, "classification", self.label_smoothing)
+        return Loss(loss, attacked=outputs)
 
 
 def one_step_pgd(threat: Threat, step_size: float | None = None) -> attacks.PGD:

@@ -135,7 +135,7 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
         raise ValueError("objective.label_smoothing is for classes; this is a regression")
     if config.label_smoothing and "label_smoothing" not in accepted:
         raise ValueError(
-            f"objective.label_smoothing is for standard, fast and pgd, not {config.name}"
+            f"objective.label_smoothing is for standard, fast, pgd and gaussian, not {config.name}"
         )
     inner = attacks.PGD(threat, config.steps, config.step_size, kind.start)
     given = {

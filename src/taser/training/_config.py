@@ -71,10 +71,11 @@ class ObjectiveConfig:
     """The base method and its attack.
 
     norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps, or
-    1.25·epsilon for the single step of fast. beta: of TRADES; mart_weight: of MART;
-    label_smoothing: of standard, fast and pgd. awp: perturb the weights by awp_gamma of their norm
-    from epoch `awp_start` on; awp_with_penalty: let the regulariser take part in the ascent of the
-    weights, unlike the published AWP. options: further arguments of the objective's constructor.
+    1.25·epsilon for the single step of fast. beta: of TRADES; mart_weight: of MART; sigma: of the
+    noise of gaussian. label_smoothing: of standard, fast, pgd and gaussian. awp: perturb the
+    weights by awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the
+    regulariser take part in the ascent of the weights, unlike the published AWP. options: further
+    arguments of the objective's constructor.
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
@@ -84,6 +85,7 @@ class ObjectiveConfig:
     step_size: NotNegative | None = None
     beta: NotNegative = 6.0
     mart_weight: NotNegative = 5.0
+    sigma: Positive = 0.25
     label_smoothing: Share = 0.0
     awp: bool = False
     awp_gamma: NotNegative = 0.005
