@@ -4,20 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taser import (
-        attacks,
-        compare,
-        data,
-        evaluation,
-        models,
-        objectives,
-        probes,
-        regularisers,
-        report,
-        scores,
-        stein,
-        training,
-    )
+    from taser import attacks, compare, data, evaluation, models, objectives, probes  # isort: skip
+    from taser import regularisers, report, scores, stein, training  # isort: skip
     from taser.attacks import Threat
     from taser.evaluation import audit, certify, evaluate
     from taser.regularisers import Taser

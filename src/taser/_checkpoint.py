@@ -94,15 +94,13 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None if there never was one."""
     if folder.is_file():
         raise DamagedCheckpoint(f"{folder} should be a folder of checkpoints; it is a file")
-    found = _steps(folder)
-    for path in reversed(found):
+    for path in reversed(_steps(folder)):
         try:
             return load_checkpoint(path)
         except DamagedCheckpoint as error:
             logger.warning("%s; using the one before it", error)
-    if found:
-        why = "can be read; remove the folder"
-        raise DamagedCheckpoint(f"none of the checkpoints in {folder} {why}")
+    if _steps(folder):
+        raise DamagedCheckpoint(f"no checkpoint in {folder} can be read; remove the folder")
     return None
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.machinery import SourceFileLoader
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -50,8 +50,8 @@ def refuse_code(spec: str, source: str, *, trust_code: bool) -> None:
 def import_callable(spec: str) -> Callable[..., Any]:
     """The callable that "package.module:name" or "path/to/file.py:name" names.
 
-    This imports the module and so runs its code: name only files that you would run. A file is
-    imported under a private name, so that it cannot replace another module of the same name.
+    This imports the module and so runs its code. A file is imported under a private name, so that
+    it cannot replace another module of the same name.
 
     >>> import_callable("torch.nn:Linear")
     <class 'torch.nn.modules.linear.Linear'>
@@ -60,11 +60,10 @@ def import_callable(spec: str) -> Callable[..., Any]:
     if not source or not name:
         raise ValueError(f"'package.module:callable' or 'file.py:callable' is needed; got {spec!r}")
     module = _import_file(Path(source)) if source.endswith(".py") else _import_package(source)
-    found = getattr(module, name, None)
-    if found is None:
+    if not hasattr(module, name):
         there = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         raise unknown(f"callable in {source}", name, there)
-    if not callable(found):
+    if not callable(found := getattr(module, name)):
         raise ValueError(f"{spec} should be callable; it is of type {type(found).__name__}")
     return found
 
@@ -91,8 +90,8 @@ def _import_package(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there; something that it needs is not
-        message = f"there is no module {name!r} to import; of a file, write 'path/to/file.py:…'"
-        raise ValueError(message) from error
+        file = "of a file, write 'path/to/file.py:…'"
+        raise ValueError(f"there is no module {name!r} to import; {file}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -100,13 +99,11 @@ def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file at {path}")
     name = f"_taser_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look themselves up there
+    loader = SourceFileLoader(name, str(path))
+    sys.modules[name] = module = ModuleType(name)  # dataclasses look themselves up there
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

@@ -132,8 +132,7 @@ def check_arguments(
         if isinstance(found, FunctionType):
             names[name] = _checked(found)
         elif isinstance(found, type) and not getattr(found, "_is_protocol", False):
-            for method in methods:
-                own = vars(found).get(method)
+            for method, own in [(method, vars(found).get(method)) for method in methods]:
                 if isinstance(own, classmethod):
                     setattr(found, method, classmethod(_checked(own.__func__)))
                 elif isinstance(own, FunctionType):
@@ -162,15 +161,14 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise ArgumentError(f"{name} should be {wanted}; got {_short(value)}")
         try:
             return function(*values, **options)
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, LookupError, AttributeError, ArithmeticError, TypeError,
                 ValueError, AssertionError) as error:  # fmt: skip
             last = traceback.extract_tb(error.__traceback__)[-1]
             here, library = last.filename.startswith(HERE), last.filename.startswith(LIBRARIES)
             on_purpose = here and (last.line or "").startswith("raise")
-            if on_purpose or not (here or library or last.filename.endswith(".pyx")):
-                raise  # the last: in the code of the user
+            of_the_user = not (here or library or last.filename.endswith(".pyx"))
+            if on_purpose or of_the_user or isinstance(error, torch.OutOfMemoryError):
+                raise
             got = ", ".join(f"{name} = {_short(value)}" for name, value in given.items())
             raise CallError(f"{title} failed with {got}: {error}") from error
 
@@ -184,14 +182,13 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, part) for part in parts)
     if origin is Literal:
         return isinstance(value, str)  # which one is the function's to check
-    if kind is bool:
-        return isinstance(value, bool)
+    if kind in (int, float) and isinstance(value, bool):
+        return False
     if kind is int:
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        return whole and abs(int(value)) < 2**63
+        return isinstance(value, Integral) and abs(int(value)) < 2**63
     if kind is float:
         fraction = isinstance(value, str) and value[:1].isdigit()  # such as "8/255"
-        return fraction or (isinstance(value, Real) and not isinstance(value, bool))
+        return fraction or isinstance(value, Real)
     if origin is Callable or getattr(kind, "_is_protocol", False):
         return callable(value)
     if origin in (list, tuple, Sequence):

@@ -69,13 +69,6 @@ def test_a_last_smaller_batch_is_kept(n: int, size: int, smallest: int, sizes: l
     assert torch.cat(indices).sort().values.tolist() == list(range(n))
 
 
-def test_a_state_of_batches_that_dropped_the_last_is_refused() -> None:
-    """As runs of older versions did."""
-    batches = Batches(split(), 5)
-    with pytest.raises(ValueError, match="saved state is of batches with drop_last=True"):
-        batches.load_state_dict({**batches.state_dict(), "drop_last": True})
-
-
 @pytest.mark.parametrize("stop", [0, 3, 5, 7, 12])
 def test_a_resumed_run_sees_the_same_batches(stop: int) -> None:
     """Independent of other random draws, at the end of an epoch and inside it."""
@@ -145,15 +138,15 @@ def test_scores_may_be_mapped_from_disk_in_half_precision(tmp_path: Path) -> Non
 
 
 def test_bad_options_are_refused() -> None:
-    with pytest.raises(ValueError, match="x has 4 examples, but y has 3"):
+    with pytest.raises(ValueError, match=r"y should be \(4,\), one int64 label .* got \(3,\)"):
         Batches((torch.rand(4, 2), torch.zeros(3)), 2)
-    with pytest.raises(ValueError, match=r"each of the 23 examples; got \(22, 1, 6, 6\)"):
+    with pytest.raises(ValueError, match=r"each of the 23 examples; got .* \(22, 1, 6, 6\)"):
         Batches(split(), 5, scores=torch.zeros(22, 1, 6, 6))
-    with pytest.raises(ValueError, match="scores should be floating-point numbers; got torch"):
+    with pytest.raises(ValueError, match=r"scores should be floating point, .*; got torch.uint8"):
         Batches(split(), 5, scores=torch.zeros(23, 1, 6, 6, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="at least 1; got 0 and 23"):
+    with pytest.raises(ValueError, match=r"batch_size should be at least 1 .* got 0 and 0"):
         Batches(split(), 0)
-    with pytest.raises(ValueError, match="at least 1; got 5 and 0"):
+    with pytest.raises(ValueError, match="at least one example"):
         Batches((torch.rand(0, 2), torch.zeros(0)), 5)
 
 

@@ -39,18 +39,13 @@ def test_absent_data_says_how_to_fetch_it(small_cifar: Downloadable, tmp_path: P
         load(small_cifar.name, root=tmp_path)
 
 
-def test_truncated_file_counts_as_absent(root: Path) -> None:
+def test_truncated_file_counts_as_absent(small_cifar: Downloadable, root: Path) -> None:
+    assert cached(small_cifar, root)
     file = root / "cifar10" / "x_train.npy"
     file.write_bytes(file.read_bytes()[:-1])
-    assert cached("cifar10", root=root) is None
+    assert not cached(small_cifar, root)
     with pytest.raises(FileNotFoundError, match="not in the cache"):
         load("cifar10", root=root)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "cifar10"}'])
-def test_damaged_manifest_counts_as_absent(root: Path, content: str) -> None:
-    (root / "cifar10" / "manifest.json").write_text(content)
-    assert cached("cifar10", root=root) is None
 
 
 @pytest.mark.parametrize("place", [0, 5000])

@@ -80,7 +80,7 @@ def test_hash_of_a_dataset_covers_every_split() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"test": split(x=torch.rand(6, 1, 5, 5))}, "test inputs of toy have shape"),
+        ({"test": split(x=torch.rand(6, 1, 5, 5))}, "inputs of the test part of toy have shape"),
         ({"classes": ("a", "b")}, "int64 labels in 0…1"),
         ({"classes": None}, "float32 targets"),
         ({"test": split(y=torch.rand(6))}, "y of the test part of toy should be int64 labels"),

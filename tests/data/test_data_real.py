@@ -7,10 +7,13 @@ import torch
 
 from taser.data import Dataset, load
 from taser.data._cache import cache_root, cached
+from taser.data._registry import Downloadable, find
 
 
 def real(name: str, **options: object) -> Dataset:
-    if cached(name) is None:
+    spec = find(name)
+    assert isinstance(spec, Downloadable)
+    if not cached(spec):
         pytest.skip(f"{name} is not in {cache_root()}: `taser data fetch {name}` gets it")
     return load(name, **options)  # type: ignore[arg-type]
 

@@ -28,11 +28,11 @@ def test_constant_column_becomes_zero() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "says"),
     [
-        ((0.0,), (1.0, 1.0), "1 means and 2 stds"),
+        ((0.0,), (1.0, 1.0), "one mean and one std for each feature"),
         ((), (), "one mean and one std"),
-        ((0.0,), (0.0,), "positive and finite"),
-        ((0.0,), (float("nan"),), "positive and finite"),
-        ((float("inf"),), (1.0,), "mean should be finite"),
+        ((0.0,), (0.0,), "finite, and every std positive"),
+        ((0.0,), (float("nan"),), "finite, and every std positive"),
+        ((float("inf"),), (1.0,), "feature, finite"),
     ],
 )
 def test_bad_numbers_are_refused(mean: tuple, std: tuple, says: str) -> None:

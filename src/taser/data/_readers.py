@@ -45,7 +45,7 @@ def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple
         raise ValueError(f"wanted at least two classes; the labels are {classes.tolist()}")
     for part in labels[1:]:
         if new := np.setdiff1d(part, classes).tolist():
-            shown = ", ".join(map(repr, new[:5])) + f" and {len(new) - 5} more" * (len(new) > 5)
+            shown = ", ".join(map(repr, new[:5]))
             raise ValueError(f"the training part has no example of {shown}, which another part has")
     return [np.searchsorted(classes, part) for part in labels], tuple(map(str, classes))
 
@@ -84,9 +84,8 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Raw
             width, height = image.size
             shape = shape or (height, width)
             if size is None and shape != (height, width):
-                wanted = "of one size, or size= (data.size in a recipe) be given"
                 got = f"{first} is {shape[1]}×{shape[0]}, {file} is {width}×{height}"
-                raise ValueError(f"the images should be {wanted}: {got}")
+                raise ValueError(f"images should be of one size, or data.size be given: {got}")
     assert shape is not None  # every class has an image
     parts = {}
     for part, named in files.items():
@@ -110,14 +109,14 @@ def _images_by_class(root: Path) -> list[tuple[str, Path]]:
     """Pairs (class, image), in the order of their names."""
     folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if len(folders) < 2:
-        wanted = "one folder of images for each class, and at least two of them"
-        raise ValueError(f"{root} should hold {wanted}; got {len(folders)}")
+        wanted = f"{root} should hold one folder of images for each class, and at least two of them"
+        raise ValueError(f"{wanted}; got {len(folders)}")
     files = [
         (folder.name, file) for folder in folders for file in sorted(folder.iterdir())
         if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
     ]  # fmt: skip
     if empty := sorted({folder.name for folder in folders} - {name for name, _ in files}):
-        folder = f"class folder{'s' * (len(empty) > 1)} {', '.join(empty)} of {root}"
+        folder = f"class folder {', '.join(empty)} of {root}"
         raise ValueError(f"no images in the {folder}; wanted files ending in {', '.join(SUFFIXES)}")
     return files
 
@@ -139,27 +138,17 @@ def read_npz(path: Path) -> RawDataset:
     x: images (N, C, H, W) or (N, H, W), as bytes or as floats in [0, 1], or vectors (N, d).
     y: whole numbers or strings are classes; floats are the targets of a regression.
     """
-    try:
-        # No pickles: an array of objects could run code.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            unpacked = sum(member.file_size for member in archive.zip.infolist())
-            if unpacked > LARGEST + 100 * path.stat().st_size:
-                raise ValueError(f"it unpacks to {unpacked:,} bytes, 100 times its size or more")
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        what = "is truncated, is no .npz file or holds pickled objects"
-        raise ValueError(f"{path} {what}: {error}") from error
+    arrays = read_arrays(path)
     suffixes = {part: [f"_{name}" for name in names] for part, names in PARTS.items()}
     if {"x", "y"} <= arrays.keys():
         suffixes = {"train": [""]}
-    found = {
-        part: suffix for part, options in suffixes.items() for suffix in options
+    parts = {
+        part: _examples(arrays, suffix) for part, options in suffixes.items() for suffix in options
         if {f"x{suffix}", f"y{suffix}"} <= arrays.keys()
     }  # fmt: skip
-    if "train" not in found:
+    if "train" not in parts:
         there = ", ".join(arrays) or "none"
         raise ValueError(f"{path} should hold arrays x and y, or x_train and y_train; got {there}")
-    parts = {part: _arrays(arrays, suffix) for part, suffix in found.items()}
     if all(y.dtype.kind == "f" for _, y in parts.values()):
         return RawDataset(parts)
     labels, classes = encode_labels([y for _, y in parts.values()])
@@ -167,22 +156,30 @@ def read_npz(path: Path) -> RawDataset:
     return RawDataset({part: (x, y) for (part, (x, _)), y in numbered}, classes)
 
 
-def _arrays(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays in an .npz; no pickles, for an array of objects could run code."""
+    try:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            unpacked = sum(member.file_size for member in archive.zip.infolist())
+            if unpacked > LARGEST + 100 * path.stat().st_size:
+                raise ValueError(f"it unpacks to {unpacked:,} bytes, 100 times its size or more")
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        what = "is truncated, is no .npz file or holds pickled objects"
+        raise ValueError(f"{path} {what}: {error}") from error
+
+
+def _examples(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
     x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
-    if x.dtype.kind not in "buif":
-        raise ValueError(f"x{suffix} should hold numbers; got {x.dtype}")
-    if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
-        got = f"{x.shape}, which looks like (N, H, W, C): save it as x.transpose(0, 3, 1, 2)"
-        raise ValueError(f"images should be (N, C, H, W); x{suffix} is {got}")
-    if x.ndim not in (2, 3, 4):
-        wanted = "images (N, C, H, W) or (N, H, W), or vectors (N, d)"
-        raise ValueError(f"x{suffix} should be {wanted}; got {x.shape}")
+    channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+    if x.dtype.kind not in "buif" or x.ndim not in (2, 3, 4) or channels_last:
+        wanted = "numbers, images (N, C, H, W) or (N, H, W), or vectors (N, d)"
+        got = f"{x.shape} of {x.dtype}" + " (save x.transpose(0, 3, 1, 2))" * channels_last
+        raise ValueError(f"x{suffix} should be {wanted}; got {got}")
     y = y[:, 0] if y.shape[1:] == (1,) else y
-    if y.ndim != 1 or y.dtype.kind not in "buifU":
+    if y.shape != x.shape[:1] or y.dtype.kind not in "buifU":
         got = f"{y.shape} of {y.dtype}" + " (one-hot? y.argmax(1))" * (y.ndim == 2)
-        raise ValueError(f"y{suffix} should be (N,), labels or targets; got {got}")
-    if len(x) != len(y):
-        raise ValueError(f"x{suffix} has {len(x)} rows, but y{suffix} has {len(y)}")
+        raise ValueError(f"y{suffix} should be ({len(x)},), labels or targets; got {got}")
     return (x[:, None] if x.ndim == 3 else x), y
 
 
@@ -207,21 +204,17 @@ def read_table(
     if not columns:
         raise ValueError(f"{path} has no column left for the features, only {target!r}")
     x = np.stack([_numbers(table[name], name, path) for name in columns], 1)
-    y, classes = table[target], None
-    values = _floats(y)
+    y, values = table[target], _floats(table[target])
     whole = values is not None and bool((values == np.round(values)).all())
-    if task is None:
-        few = values is None or (whole and len(np.unique(values)) <= 20)
-        task = "classification" if few else "regression"
-    if task == "regression":
-        y = _numbers(y, target, path)
-    elif (missing := np.flatnonzero(y == "")).size:
+    few = values is None or (whole and len(np.unique(values)) <= 20)
+    if task == "regression" or (task is None and not few):
+        return RawDataset({"train": (x, _numbers(y, target, path))}, None, columns)
+    if (missing := np.flatnonzero(y == "")).size:
         raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
-    else:
-        # Whole numbers as such, so that 10 comes after 9; from 2^53 on neighbours become one.
-        if values is not None and whole and bool((abs(values) < 2**53).all()):
-            y = values.astype(np.int64)
-        (y,), classes = encode_labels([y])
+    # Whole numbers as such, so that 10 comes after 9; from 2^53 on neighbours become one.
+    if values is not None and whole and bool((abs(values) < 2**53).all()):
+        y = values.astype(np.int64)
+    (y,), classes = encode_labels([y])
     return RawDataset({"train": (x, y)}, classes, columns)
 
 
@@ -239,9 +232,9 @@ def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
         return values
     singles = (_floats(column[row : row + 1]) for row in range(len(column)))
     row = next(r for r, value in enumerate(singles) if value is None or not np.isfinite(value))
-    wanted = f"column {name!r} of {path} should hold finite numbers only"
-    ways = f"drop those rows, or leave it out with ignore={[name]!r} (data.ignore in a recipe)"
-    raise ValueError(f"{wanted}; row {row + 1} has {str(column[row])!r}. Encode it, {ways}")
+    got = f"row {row + 1} has {str(column[row])!r}. Encode it, drop those rows, or leave it out"
+    ways = f"with ignore={[name]!r} (data.ignore in a recipe)"
+    raise ValueError(f"column {name!r} of {path} should hold finite numbers; {got} {ways}")
 
 
 def _csv(path: Path) -> dict[str, np.ndarray]:
@@ -274,5 +267,7 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is truncated or is no Parquet file: {error}") from error
     # As text, like CSV, so that one set of rules decides what is a number and what is missing.
-    text = {name: ["" if e is None else str(e) for e in column] for name, column in columns.items()}
-    return {name: np.array(column) for name, column in text.items()}
+    return {
+        name: np.array(["" if entry is None else str(entry) for entry in column])
+        for name, column in columns.items()
+    }

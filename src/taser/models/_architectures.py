@@ -33,8 +33,7 @@ def activation_factory(activation: Activation) -> Factory:
             raise unknown("activation", activation, ACTIVATIONS)
         return ACTIVATIONS[activation.lower()]
     if isinstance(activation, nn.Module) or not callable(activation):
-        wanted = "a name or a function that makes a layer, such as nn.SiLU"
-        raise ValueError(f"activation should be {wanted}; got {activation!r}")
+        raise ValueError(f"activation should be a name or nn.SiLU, …; got {activation!r}")
     return activation
 
 
@@ -50,11 +49,9 @@ class Normalised(nn.Module):
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dims: int = 2) -> None:
         super().__init__()
-        if len(mean) != len(std) or not mean:
-            sizes = f"{len(mean)} and {len(std)}"
-            raise ValueError(f"mean and std should have one number for each channel; got {sizes}")
-        if not all(s > 0 for s in std):
-            raise ValueError(f"std should be positive; got {std}")
+        if len(mean) != len(std) or not mean or not all(s > 0 for s in std):
+            wanted = "mean and std should have one number for each channel, and std be positive"
+            raise ValueError(f"{wanted}; got {mean} and {std}")
         for name, numbers in (("mean", mean), ("std", std)):  # 0 and 1 are numbers too
             self.register_buffer(name, torch.tensor([*map(float, numbers)]).view(-1, *[1] * dims))
 
@@ -108,8 +105,7 @@ class MLP(Normalised):
         super().__init__(mean, std, dims=len(shape) - 1)
         if depth < 1:
             raise ValueError(f"depth should be at least 1 hidden layer; got {depth}")
-        make = activation_factory(activation)
-        hidden = [prod(shape), *[width] * depth]
+        make, hidden = activation_factory(activation), [prod(shape), *[width] * depth]
         layers = [nn.Sequential(nn.Linear(a, b), make()) for a, b in pairwise(hidden)]
         self.hidden = nn.Sequential(*layers)
         self.head = nn.Linear(width, outputs)
@@ -127,20 +123,22 @@ def _stages(block: Callable[..., nn.Module], widths: Sequence[int], blocks: int)
     return nn.Sequential(*stages)
 
 
+def _conv(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+
+
 class Block(nn.Module):
     """Two 3×3 convolutions and a shortcut: (B, inputs, H, W) → (B, outputs, H/stride, W/stride)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, activation: Factory) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv1, self.norm1 = _conv(inputs, outputs, stride), nn.BatchNorm2d(outputs)
+        self.conv2, self.norm2 = _conv(outputs, outputs), nn.BatchNorm2d(outputs)
         self.activation = activation()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+            shortcut = _conv(inputs, outputs, stride, 1)
+            self.shortcut = nn.Sequential(shortcut, nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.activation(self.norm1(self.conv1(x)))
@@ -160,8 +158,7 @@ class ResNet18(Normalised):
         super().__init__(mean, std)
         make = activation_factory(activation)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
-        stem = nn.Conv2d(len(mean), width, 3, 1, 1, bias=False)
-        self.stem = nn.Sequential(stem, nn.BatchNorm2d(width), make())
+        self.stem = nn.Sequential(_conv(len(mean), width), nn.BatchNorm2d(width), make())
         self.stages = _stages(partial(Block, activation=make), widths, 2)
         self.head = nn.Linear(widths[-1], classes)
 
@@ -177,16 +174,13 @@ class PreactivationBlock(nn.Module):
         self, inputs: int, outputs: int, stride: int, activation: Factory, dropout: float
     ) -> None:
         super().__init__()
-        self.norm1 = nn.BatchNorm2d(inputs)
-        self.activation1 = activation()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.activation2 = activation()
-        self.dropout = nn.Dropout(dropout)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm1, self.activation1 = nn.BatchNorm2d(inputs), activation()
+        self.conv1 = _conv(inputs, outputs, stride)
+        self.norm2, self.activation2 = nn.BatchNorm2d(outputs), activation()
+        self.dropout, self.conv2 = nn.Dropout(dropout), _conv(outputs, outputs)
         self.shortcut: nn.Module | None = None
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut = _conv(inputs, outputs, stride, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.activation1(self.norm1(x))
@@ -214,7 +208,7 @@ class WideResNet(Normalised):
             raise ValueError(f"dropout should lie in [0, 1); got {dropout}")
         make = activation_factory(activation)
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
-        self.stem = nn.Conv2d(len(mean), widths[0], 3, 1, 1, bias=False)
+        self.stem = _conv(len(mean), widths[0])
         block = partial(PreactivationBlock, activation=make, dropout=dropout)
         self.stages = _stages(block, widths, blocks)
         self.last = nn.Sequential(nn.BatchNorm2d(widths[-1]), make())
@@ -278,14 +272,12 @@ def build(
         raise ValueError(f"shape should be (C, H, W) or (d,), each at least 1; got {shape}")
     if normalise_name(name) != "mlp" and len(shape) != 3:
         raise ValueError(f"{name} is for images of shape (C, H, W); got {shape}: take 'mlp'")
-    mean = (0.0,) * shape[0] if mean is None else tuple(mean)
-    std = (1.0,) * shape[0] if std is None else tuple(std)
-    for what, numbers in (("mean", mean), ("std", std)):
+    scale = {"mean": mean or (0.0,) * shape[0], "std": std or (1.0,) * shape[0]}
+    for what, numbers in scale.items():
         if len(numbers) != shape[0]:
             wanted = f"{shape[0]} numbers, one for each channel of inputs of shape {shape}"
             raise ValueError(f"{what} should have {wanted}; got {len(numbers)}")
-    shared = {"activation": activation, "mean": mean, "std": std}
-    return make(tuple(shape), outputs, shared, **options)
+    return make(tuple(shape), outputs, {"activation": activation, **scale}, **options)
 
 
 class Wrapped(nn.Module):

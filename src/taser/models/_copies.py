@@ -73,14 +73,13 @@ def fold_batchnorm(model: nn.Module) -> FoldedModel | None:
     Compare the two before use: a norm of another dimension than the outputs of the layer before
     it, as after a Linear on (B, C, L), looks the same in the graph.
     """
-    if not any(isinstance(module, NORMS) for module in model.modules()):
-        return None
     modes = [(module, module.training) for module in model.modules()]
+    if not any(isinstance(module, NORMS) for module, _ in modes):
+        return None
     try:
         for module, _ in modes:
             module.training = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             graph = fx.symbolic_trace(model)
         pairs = _remove_norms(graph)
         return FoldedModel(graph, pairs).refresh() if pairs else None
@@ -122,6 +121,8 @@ def supports_channels_last(model: nn.Module, device: str) -> bool:
 
     Its weight gradient writes outside its memory there (torch 2.13, oneDNN, AVX2).
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    pointwise = [c for c in layers if c.kernel_size == (1, 1) and max(c.stride) > 1]
-    return device != "cpu" or not any(layer.in_channels < 8 for layer in pointwise)
+    return device != "cpu" or not any(
+        isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1)
+        and max(layer.stride) > 1 and layer.in_channels < 8
+        for layer in model.modules()
+    )  # fmt: skip

@@ -41,8 +41,8 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
         loaded = next((value for value in inner if isinstance(value, Mapping)), loaded)
     if not isinstance(loaded, Mapping) or not loaded:
         raise ValueError(f"{path} should hold a state dict; got {type(loaded).__name__}")
-    named = (isinstance(key, str) and isinstance(loaded[key], Tensor) for key in loaded)
-    if other := [str(key) for key, right in zip(loaded, named, strict=True) if not right]:
+    if other := [str(key) for key, value in loaded.items()
+                 if not (isinstance(key, str) and isinstance(value, Tensor))]:  # fmt: skip
         wanted = f"a state dict, bare or under {', '.join(WRAPPERS)}"
         raise ValueError(f"{path} should hold {wanted}; no named tensors are {_first(other)}")
     return dict(loaded)
@@ -103,21 +103,19 @@ def load_model(
         # Nothing in the shape of a run's weights tells its activation.
         beside = Path(weights).expanduser().parent / "model.json"
         if ":" not in spec and beside.is_file():
-            recorded = read_json(beside).get("options")
-            trained = recorded.get("activation", "relu") if isinstance(recorded, dict) else None
-            if trained not in (None, given := options.get("activation", "relu")):
-                way = f"name the run's folder instead, or give the option activation={trained}"
+            trained = dict(read_json(beside).get("options") or {}).get("activation", "relu")
+            if trained != (given := options.get("activation", "relu")):
                 what = f"{weights} was trained with activation={trained}, not {given}"
-                raise ValueError(f"{what}: {way} (for taser finetune model.activation={trained})")
+                way = f"name the run's folder instead, or give model.activation={trained}"
+                raise ValueError(f"{what}: {way}")
     model.eval()
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         with torch.no_grad():
             outputs = model(own.new_zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        advice = "Other data have another name (data.name=… for taser finetune)"
-        what = f"does not take the inputs of these data, of shape {tuple(shape)}"
-        raise ValueError(f"{spec} {what}: {error}. {advice}") from error
+        what = f"does not take the inputs of these data (data.name), of shape {tuple(shape)}"
+        raise ValueError(f"{spec} {what}: {error}") from error
     allowed = [(2, 1), (2,)] if classes in (None, 1) else [(2, classes)]
     got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if got not in allowed:
