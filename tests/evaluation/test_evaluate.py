@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 import taser
@@ -376,19 +375,6 @@ def test_a_stored_batch_of_other_rows_is_done_again(tmp_path: Path) -> None:
     store.put("a", BatchResult(rows, rows > 0, rows.float(), torch.rand(2, 4), (), 1.0))
     assert store.get("a", rows) is not None
     assert store.get("a", rows + 1) is None
-
-
-def test_a_batch_that_an_older_version_stored_is_read(tmp_path: Path) -> None:
-    store, rows = BatchStore(tmp_path, {}), torch.arange(2)
-    said = {"findings": [{"name": "a", "message": "b"}], "seconds": 2.0}
-    tensors = {"broken": torch.tensor([0, 1], dtype=torch.uint8), "distance": torch.zeros(2)}
-    content = save(tensors | {"points": torch.zeros(1, 4)}, {"said": json.dumps(said)})
-    (tmp_path / "batches").mkdir()
-    (tmp_path / "batches" / "a.safetensors").write_bytes(content)
-    batch = store.get("a", rows)
-    assert batch is not None
-    assert batch.broken.tolist() == [False, True]
-    assert (batch.findings[0].name, batch.seconds) == ("a", 2.0)
 
 
 def test_records_of_a_model_without_gradient_are_not_reused(tmp_path: Path) -> None:

@@ -73,22 +73,19 @@ class BatchStore:
         try:
             with safe_open(self._path(key), framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — it is no dict
-                metadata = file.metadata()
-                record = json.loads(metadata.get("record") or metadata["said"])  # the older key
-        except (SafetensorError, OSError, KeyError, ValueError):
+                record = json.loads(file.metadata()["record"])
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
             return None
-        done = tensors.pop("rows", rows)  # older versions did not store them
-        if not torch.equal(done, rows) or len(tensors["broken"]) != len(rows):
+        if not torch.equal(tensors["rows"], rows) or len(tensors["broken"]) != len(rows):
             return None
         findings = tuple(Finding(**finding) for finding in record["findings"])
-        tensors["broken"] = tensors["broken"].bool()
-        return BatchResult(rows, **tensors, findings=findings, seconds=record["seconds"])
+        return BatchResult(**tensors, findings=findings, seconds=record["seconds"])
 
     def put(self, key: str, batch: BatchResult) -> None:
         """Store a finished batch."""
         record = {"findings": [asdict(f) for f in batch.findings], "seconds": batch.seconds}
         tensors = {
-            "rows": batch.rows, "broken": batch.broken.to(torch.uint8),
+            "rows": batch.rows, "broken": batch.broken,
             "distance": batch.distance, "points": batch.points.contiguous(),
         }  # fmt: skip
         write_atomically(self._path(key), save(tensors, {"record": json.dumps(record)}))

@@ -66,16 +66,17 @@ def counted(
     return Check("", passed, f"{count} of {n} ({100 * count / n:.1f} %) {what}", "", numbers)
 
 
-def check(name: str) -> Callable[[Callable[[AuditTarget], Check]], Callable[[AuditTarget], Check]]:
+Measure = Callable[[AuditTarget], Check]
+
+
+def check(name: str) -> Callable[[Measure], Measure]:
     """Name a check; its docstring is the explanation."""
 
-    def decorate(measure: Callable[[AuditTarget], Check]) -> Callable[[AuditTarget], Check]:
-        @wraps(measure)
-        def named(target: AuditTarget) -> Check:
-            explanation = " ".join((measure.__doc__ or "").split())
-            return replace(measure(target), name=name, explanation=explanation)
-
-        return named
+    def decorate(measure: Measure) -> Measure:
+        explanation = " ".join((measure.__doc__ or "").split())
+        return wraps(measure)(
+            lambda target: replace(measure(target), name=name, explanation=explanation)
+        )
 
     return decorate
 

@@ -7,7 +7,7 @@ standard normal. If that class has probability p > ½, g is constant on the ball
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Self
@@ -27,10 +27,11 @@ from taser.stein._model_state import check_module, eval_mode
 from ._attack_loop import locked_store
 from ._model_checks import check_data, check_model
 from ._record import device_of
-from ._statistics import Interval, accuracy_interval
+from ._statistics import Interval, accuracy_interval, probability_bounds
 
 LOOKS = 6  # with a radius that is wanted: after 1/32, 1/16, … of the draws, and after all
 ABSTAINED = -1
+COLUMNS = ("index", "y", "prediction", "count", "drawn", "radius", "noise_std")  # (n,) each
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +69,14 @@ class Certificates:
 
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "settings"}
-        lists = {name: column.tolist() for name, column in columns.items()}
-        return {**self.settings, "abstained": self.abstained, **lists}
+        columns = {name: getattr(self, name).tolist() for name in COLUMNS}
+        return {**self.settings, "abstained": self.abstained, **columns}
 
     @classmethod
     def of(cls, numbers: dict[str, Any]) -> Self:
         """The inverse of :meth:`numbers`."""
-        names = [f.name for f in fields(cls) if f.name != "settings"]
-        columns = {name: torch.from_numpy(np.array(numbers[name])) for name in names}
-        settings = {k: v for k, v in numbers.items() if k not in (*names, "abstained")}
+        columns = {name: torch.from_numpy(np.array(numbers[name])) for name in COLUMNS}
+        settings = {k: v for k, v in numbers.items() if k not in (*COLUMNS, "abstained")}
         return cls(**columns, settings=settings)
 
     def __repr__(self) -> str:
@@ -110,14 +109,13 @@ class NoisyClassifier(nn.Module):
         self, x: Tensor, draws: int, generator: torch.Generator, batch_size: int
     ) -> tuple[Tensor, float]:
         """How often each class is given to one example x, (1, *): (C,); and Σ‖z‖²/d over draws."""
-        counts, squares, left = torch.zeros(0, dtype=torch.long), 0.0, draws
-        while left:
-            z = noise_like(x.expand(min(left, batch_size), *x.shape[1:]), generator)
+        counts: Any = 0
+        squares = 0.0
+        for start in range(0, draws, batch_size):
+            z = noise_like(x.expand(min(draws - start, batch_size), *x.shape[1:]), generator)
             logits = self(x, z)
-            found = logits.argmax(1).bincount(minlength=logits.shape[1]).cpu()
-            counts = found if not len(counts) else counts + found
+            counts += logits.argmax(1).bincount(minlength=logits.shape[1]).cpu()
             squares += float(z.double().square().flatten(1).mean(1).sum())
-            left -= len(z)
         return counts, squares
 
 
@@ -150,8 +148,8 @@ def certify(
     settings: dict[str, Any] = {
         "sigma": sigma, "alpha": alpha, "looks": len(looks), "draws": draws,
         "selection": selection, "wanted_radius": radius, "seed": seed, "batch_size": batch_size,
-        "classes": classes,
-        "weights": weights_hash(noisy.model), "data": sha256_of_arrays([x.numpy(force=True)]),
+        "classes": classes, "weights": weights_hash(noisy.model),
+        "data": sha256_of_arrays([x.numpy(force=True)]),
         "denoiser": None if noisy.score is None else weights_hash(noisy.score),
     }  # fmt: skip
     total, rows = len(x) * (selection + draws), []
@@ -169,11 +167,8 @@ def certify(
                         file.write(json.dumps(finished[row]) + "\n")
             rows.append(finished[row])
             if progress:
-                progress(
-                    (i + 1) * (selection + draws),
-                    total,
-                    f"σ = {sigma:g}, example {i + 1} of {len(x)}",
-                )
+                done, label = (i + 1) * (selection + draws), f"example {i + 1} of {len(x)}"
+                progress(done, total, f"σ = {sigma:g}, {label}")
         columns = {name: [entry[name] for entry in rows] for name in rows[0]}
         result = Certificates.of({**settings, **columns})
         if store:
@@ -201,15 +196,6 @@ def _certify_one(
         "prediction": guess if found > 0 else ABSTAINED, "count": count, "drawn": drawn,
         "radius": found, "noise_std": noisy.sigma * math.sqrt(squares / drawn),
     }  # fmt: skip
-
-
-def probability_bounds(count: int, drawn: int, alpha: float) -> tuple[float, float]:
-    """The lower and the upper Clopper–Pearson bound of a probability, each at level 1 − alpha."""
-    from scipy.stats import beta  # slow to import
-
-    low = float(beta.ppf(alpha, count, drawn - count + 1)) if count else 0.0
-    high = float(beta.ppf(1 - alpha, count + 1, drawn - count)) if count < drawn else 1.0
-    return low, high
 
 
 def certified_radius(count: int, drawn: int, alpha: float, sigma: float) -> float:

@@ -37,18 +37,22 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL) -> Interval:
     n where fewer than 20 examples say anything of that variance. How much k other networks would
     differ is not in it.
     """
-    from scipy.stats import beta  # slow to import
-
     shares = _per_example(correct, level)
     n, p = float(len(shares)), float(shares.mean())
     if variance := shares.var() / n:
         independent = p * (1 - p) / variance  # n itself for one verdict an example
         few = min(np.count_nonzero(shares < 1), np.count_nonzero(shares > 0)) < FEW
         n = min(independent, n) if few else independent
-    tail = (1 - level) / 2
-    low = beta.ppf(tail, n * p, n * (1 - p) + 1) if p > 0 else 0.0
-    high = beta.ppf(1 - tail, n * p + 1, n * (1 - p)) if p < 1 else 1.0
-    return Interval(p, float(low), float(high))
+    return Interval(p, *probability_bounds(n * p, n, (1 - level) / 2))
+
+
+def probability_bounds(count: float, drawn: float, alpha: float) -> tuple[float, float]:
+    """The lower and the upper Clopper–Pearson bound of a probability, each at level 1 − alpha."""
+    from scipy.stats import beta  # slow to import
+
+    low = beta.ppf(alpha, count, drawn - count + 1) if count > 0 else 0.0
+    high = beta.ppf(1 - alpha, count + 1, drawn - count) if count < drawn else 1.0
+    return float(low), float(high)
 
 
 def difference_interval(
@@ -178,24 +182,21 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
     0.875
     """
     for name, sample in (("inside", inside), ("outside", outside)):
-        if sample.ndim != 1 or len(sample) == 0 or not bool(torch.isfinite(sample).all()):
+        if sample.ndim != 1 or len(sample) == 0 or not bool(sample.isfinite().all()):
             got = f"{tuple(sample.shape)}, {int((~sample.isfinite()).sum())} of them not finite"
             raise ValueError(f"{name} should hold finite numbers, shape (n,); got {got}")
-    ordered = np.sort(inside.double().numpy(force=True))
-    points = outside.double().numpy(force=True)
+    ordered, points = (np.sort(s.double().numpy(force=True)) for s in (inside, outside))
     # Of the ordered inside, `below` lie under each outside point and `through` at most at it.
     below, through = (np.searchsorted(ordered, points, side) for side in ("left", "right"))
-    n, m = np.ones(len(ordered)), np.ones(len(points))
-
-    def area(drawn: np.ndarray, against: np.ndarray) -> np.ndarray:
-        """For how often each example was drawn, (R, n) and (R, m): (R,)."""
-        counted = np.pad(drawn.cumsum(1), ((0, 0), (1, 0)))
-        wins = (counted[:, below] + counted[:, through]) / 2
-        return (wins * against).sum(1) / (len(n) * len(m))
-
-    rng = np.random.default_rng(seed)
-    drawn = (rng.multinomial(len(c), c / len(c), resamples) for c in (n, m))
-    return _interval(float(area(n[None], m[None])[0]), area(*drawn), LEVEL)
+    n, m, rng = len(ordered), len(points), np.random.default_rng(seed)
+    # How often each example is drawn: first each once, then in the resamples.
+    drawn, against = (
+        np.vstack([np.ones(k), rng.multinomial(k, np.full(k, 1 / k), resamples)]) for k in (n, m)
+    )
+    counted = np.pad(drawn.cumsum(1), ((0, 0), (1, 0)))
+    wins = (counted[:, below] + counted[:, through]) / 2
+    areas = (wins * against).sum(1) / (n * m)
+    return _interval(float(areas[0]), areas[1:], LEVEL)
 
 
 @dataclass(frozen=True)
