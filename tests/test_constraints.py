@@ -27,19 +27,19 @@ def packages(name: str, extras: tuple[str, ...] = ("",)) -> list[Requirement]:
     ]
 
 
-WANTED = packages("taser", ("", "diffusers", "ffdnet", "parquet", "tensorboard", "dev"))
+WANTED = packages("taser-robust", ("", "diffusers", "ffdnet", "parquet", "tensorboard", "dev"))
 
 
 @pytest.mark.parametrize("needed", WANTED, ids=lambda r: f"{r.name}{r.specifier}")
 def test_every_requirement_is_pinned_within_its_bounds(needed: Requirement) -> None:
-    if needed.name != "taser":
+    if needed.name != "taser-robust":
         assert needed.specifier.contains(PINS[plain(needed.name)])
 
 
 def test_what_requirements_need_is_pinned_too() -> None:
     same = [name for name in PINS if version(name).split("+")[0] == PINS[name]]
     indirect = {plain(r.name) for name in same for r in packages(name)}
-    assert indirect - {"taser"} <= PINS.keys()
+    assert indirect - {"taser-robust"} <= PINS.keys()
 
 
 def test_ci_installs_the_pins_and_tries_the_newest_versions_by_a_schedule() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from taser import __version__
+
 from ._options import ERROR, Root, json_wanted, print_json, with_json
 
 EXTRAS = {
@@ -42,7 +44,7 @@ def examine(root: Path | None = None) -> dict[str, Any]:
     compilers = (os.environ.get("CXX"), "g++", "clang++", "c++", "cl")
     return {
         "ok": ok,
-        "versions": {"taser": _version("taser"), "python": platform.python_version()},
+        "versions": {"taser": __version__, "python": platform.python_version()},
         "platform": platform.platform(), "needed": needed, "extras": extras,
         "device": _device() if ok else None,  # which takes torch
         "cache": _cache(root) if ok else None,
@@ -52,8 +54,8 @@ def examine(root: Path | None = None) -> dict[str, Any]:
 
 
 def _requirements() -> Iterator[tuple[str, str | None, str | None]]:
-    """(package, lowest version, extra) of each requirement in taser's metadata."""
-    for line in requires("taser") or ():
+    """(package, lowest version, extra) of each requirement in the metadata of this distribution."""
+    for line in requires("taser-robust") or ():
         if match := REQUIREMENT.match(line):
             yield match[1], match[2], match[3]
 

