@@ -105,7 +105,8 @@ def interval(found: Interval) -> list[float]:
 
 def write(out: Path, names: list[str]) -> None:
     """table.md, figures.json and records.jsonl.xz of the data sets, and the table on the screen."""
-    tables, figures, records = [], {}, []
+    figures: dict[str, Any] = {"radii": [0.0, *RADII]}
+    tables, records = [], []
     for data in names:
         rows = json.loads((out / data / "rows.json").read_text())
         settings = rows["plain"]["records"]
@@ -117,7 +118,6 @@ def write(out: Path, names: list[str]) -> None:
         records += [{"data": data, "row": row, **entry["records"]} for row, entry in rows.items()]
     text = "# Certified ℓ2 accuracy\n\n" + "\n".join(tables)
     (out / "table.md").write_text(text)
-    figures["radii"] = [0.0, *RADII]
     (out / "figures.json").write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
     with lzma.open(out / "records.jsonl.xz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
