@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from taser._files import sha256_of_arrays
-from taser.data._registry import Downloadable, find
+from taser.data._published import Downloadable, find
 
 Arrays = dict[str, np.ndarray]
 Files = dict[str, bytes]
@@ -53,14 +53,14 @@ def mnist_arrays() -> Arrays:
 def small_cifar(cifar_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
     """A CIFAR-10 of sixty images, the only data set in the registry; nowhere to fetch it from."""
     dataset = shrunk("cifar10", cifar_arrays)
-    monkeypatch.setattr("taser.data._registry.DATASETS", (dataset,))
+    monkeypatch.setattr("taser.data._published.DATASETS", (dataset,))
     return dataset
 
 
 @pytest.fixture
 def small_mnist(mnist_arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Downloadable:
     dataset = shrunk("mnist", mnist_arrays)
-    monkeypatch.setattr("taser.data._registry.DATASETS", (dataset,))
+    monkeypatch.setattr("taser.data._published.DATASETS", (dataset,))
     return dataset
 
 

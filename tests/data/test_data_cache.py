@@ -5,7 +5,7 @@ import pytest
 
 from taser.data import DamagedCache, fetch, load
 from taser.data._cache import cache_root, cached
-from taser.data._registry import Downloadable
+from taser.data._published import Downloadable
 
 
 @pytest.fixture

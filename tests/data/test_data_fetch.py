@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from taser.data import FetchError, fetch, load
 from taser.data._cache import cached
-from taser.data._registry import Downloadable, find
+from taser.data._published import Downloadable, find
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]
@@ -46,7 +46,7 @@ def offer(small_cifar: Downloadable, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
     def these(*ways: FakeSource) -> None:
         known = dataclasses.replace(small_cifar, sources={way.name: way.download for way in ways})
-        monkeypatch.setattr("taser.data._registry.DATASETS", (known,))
+        monkeypatch.setattr("taser.data._published.DATASETS", (known,))
 
     return these
 

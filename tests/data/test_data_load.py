@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from taser.data import Dataset, Standardisation, load
-from taser.data._registry import find
+from taser.data._published import find
 
 
 def test_digits_are_sixteenths_and_split_by_class() -> None:

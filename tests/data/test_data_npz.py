@@ -97,7 +97,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros pack to a thousandth of their size, and would fill the memory."""
-    monkeypatch.setattr("taser.data._readers.LARGEST", 2**20)
+    monkeypatch.setattr("taser.data._load.LARGEST", 2**20)
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((2**16, 100)), y=np.zeros(2**16))
     with pytest.raises(ValueError, match=r"bomb\.npz .*it unpacks to 52,\d+,\d+ bytes"):
         load(tmp_path / "bomb.npz")

@@ -7,7 +7,7 @@ import torch
 
 from taser.data import Dataset, load
 from taser.data._cache import cache_root, cached
-from taser.data._registry import Downloadable, find
+from taser.data._published import Downloadable, find
 
 
 def real(name: str, **options: object) -> Dataset:

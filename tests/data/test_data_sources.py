@@ -13,15 +13,16 @@ import pytest
 from PIL import Image
 
 from taser.data import FetchError
-from taser.data._archives import (
+from taser.data._published import (
     CIFAR_BATCHES,
     IDX,
     IMAGE_ROWS,
     PARQUET_IMAGES,
+    Downloadable,
+    find,
     read_layouts,
     read_members,
 )
-from taser.data._registry import Downloadable, find
 
 Files = dict[str, bytes]
 Write = Callable[[Files], Path]

@@ -109,7 +109,7 @@ def test_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def no_pyarrow(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("taser.data._readers.import_module", no_pyarrow)
+    monkeypatch.setattr("taser.data._published.import_module", no_pyarrow)
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(ImportError, match="pip install pyarrow"):
         load(tmp_path / "x.parquet", target="y")

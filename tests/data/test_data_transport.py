@@ -18,9 +18,18 @@ from pathlib import Path
 import pytest
 
 from taser.data import FetchError, fetch
-from taser.data._archives import CIFAR_BATCHES, IDX, IMAGE_ROWS, read_layouts
-from taser.data._registry import Downloadable, find
-from taser.data._sources import Source, apt, https, npm
+from taser.data._published import (
+    CIFAR_BATCHES,
+    IDX,
+    IMAGE_ROWS,
+    Downloadable,
+    Source,
+    apt,
+    find,
+    https,
+    npm,
+    read_layouts,
+)
 
 
 def no_progress(*_: object) -> None:
@@ -149,7 +158,7 @@ def test_a_fetch_leaves_everything_outside_its_cache_alone(
     """Clients run and keep their caches in the work folder and leave the machine unchanged."""
     sources = {"npm": npm_x, "apt": apt_x}
     spec = dataclasses.replace(small_cifar, sources=sources)
-    monkeypatch.setattr("taser.data._registry.DATASETS", (spec,))
+    monkeypatch.setattr("taser.data._published.DATASETS", (spec,))
     root, folders = tmp_path / "cache", []
 
     def fail(_command: list[str], cwd: Path) -> tuple[int, bytes, bytes]:

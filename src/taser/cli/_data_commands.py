@@ -18,7 +18,7 @@ def list_(root: Root = None) -> None:
     """
     from taser.data import DATASETS
     from taser.data._cache import cached
-    from taser.data._registry import Builtin
+    from taser.data._published import Builtin
 
     rows = []
     for spec in DATASETS:

@@ -89,7 +89,7 @@ def _device() -> dict[str, Any]:
 def _cache(root: Path | None) -> dict[str, Any]:
     from taser.data import DATASETS
     from taser.data._cache import cache_root, cached
-    from taser.data._registry import Downloadable
+    from taser.data._published import Downloadable
 
     folder = cache_root(root)
     entries = {

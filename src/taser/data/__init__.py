@@ -6,8 +6,7 @@ from ._batches import Augmentation, Batch, Batches, CropAndFlip
 from ._cache import DamagedCache, fetch
 from ._dataset import Dataset, Preprocessing, Split, Standardisation
 from ._load import load
-from ._registry import DATASETS
-from ._sources import FetchError
+from ._published import DATASETS, FetchError
 
 __all__ = [
     "DATASETS", "Augmentation", "Batch", "Batches", "CropAndFlip", "DamagedCache", "Dataset",

@@ -13,10 +13,14 @@ from filelock import FileLock
 
 from taser._files import Progress, sha256_of_arrays, write_atomically
 
-from ._archives import read_layouts
-from ._readers import RawDataset
-from ._registry import Downloadable, find, unknown_dataset
-from ._sources import FetchError
+from ._published import (
+    Downloadable,
+    FetchError,
+    RawDataset,
+    find,
+    read_layouts,
+    unknown_dataset,
+)
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 HEADER = 128  # bytes of an .npy before the numbers, for shapes as short as these

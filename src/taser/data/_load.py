@@ -1,16 +1,31 @@
-"""A data set by its name or from a file."""
+"""A data set by its name, or the user's own: a folder of images, an .npz, or a table."""
 
-from collections.abc import Sequence
+import csv
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
+
+from taser._files import LARGEST
+from taser._names import hint
 
 from ._cache import read_cache
 from ._dataset import Dataset, Preprocessing, Split, Standardisation, Task
-from ._readers import RawDataset, read_folder, read_npz, read_table
-from ._registry import Builtin, find, unknown_dataset
+from ._published import (
+    Builtin,
+    Examples,
+    RawDataset,
+    channels_first,
+    find,
+    pyarrow_parquet,
+    unknown_dataset,
+)
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 
@@ -131,3 +146,231 @@ def hold_out(
         whose = "examples" if labels is None else "examples in these classes"
         raise ValueError(f"{n} {whose} are too few to hold out {fraction:g}: a part would be empty")
     return held
+
+
+def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Each array of labels as class numbers, and the names of the classes in sorted order.
+
+    The first array is that of the training part; a label that it lacks is an error.
+
+    >>> import numpy as np
+    >>> encode_labels([np.array(["dog", "cat"])])
+    ([array([1, 0])], ('cat', 'dog'))
+    """
+    classes = np.unique(labels[0])
+    if len(classes) < 2:
+        raise ValueError(f"wanted at least two classes; the labels are {classes.tolist()}")
+    for part in labels[1:]:
+        if new := np.setdiff1d(part, classes).tolist():
+            shown = ", ".join(map(repr, new[:5]))
+            raise ValueError(f"the training part has no example of {shown}, which another part has")
+    return [np.searchsorted(classes, part) for part in labels], tuple(map(str, classes))
+
+
+PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # others may start a program
+DEEP = ("I", "I;16", "I;16B", "I;16L", "F")  # more than eight bits for a channel
+
+
+def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> RawDataset:
+    """Images at path/class/*, or at path/train/class/*, path/test/class/*; RGB unless all are grey.
+
+    size: (H, W), or one number for both, that images are cut and resized to; by default their own.
+    """
+    shape = (size, size) if isinstance(size, int) else size and tuple(size)
+    if shape is not None and (len(shape) != 2 or min(shape) < 1):
+        raise ValueError(f"size should be (H, W) or one number, at least 1; got {size}")
+    roots = {p: path / n for p, names in PARTS.items() for n in names if (path / n).is_dir()}
+    if "train" not in roots:
+        roots = {"train": path}
+    files = {part: _images_by_class(root) for part, root in roots.items()}
+    classes = tuple(dict.fromkeys(name for name, _ in files["train"]))
+    for part, named in files.items():
+        if unknown := ", ".join(sorted({name for name, _ in named}.difference(classes))):
+            raise ValueError(f"{roots[part]} has classes that {roots['train']} lacks: {unknown}")
+    # From the headers alone, so before the long part of the work.
+    grey, first = True, files["train"][0][1]
+    for _, file in (pair for named in files.values() for pair in named):
+        with _opened(file) as image:
+            if image.mode in DEEP:
+                what = f"more than eight bits a channel (mode {image.mode})"
+                raise ValueError(f"{file} has {what}: convert it to eight")
+            grey = grey and image.mode in ("1", "L")
+            width, height = image.size
+            shape = shape or (height, width)
+            if size is None and shape != (height, width):
+                got = f"{first} is {shape[1]}×{shape[0]}, {file} is {width}×{height}"
+                raise ValueError(f"images should be of one size, or data.size be given: {got}")
+    assert shape is not None  # every class has an image
+    parts = {}
+    for part, named in files.items():
+        x = np.empty((len(named), 1 if grey else 3, *shape), dtype=np.uint8)
+        for row, (_, file) in zip(x, named, strict=True):
+            with _opened(file) as image:
+                image = image.convert("L" if grey else "RGB")
+                if image.size != shape[::-1]:
+                    image = ImageOps.fit(image, shape[::-1], Image.Resampling.BICUBIC)
+                row[:] = channels_first(np.asarray(image))
+        parts[part] = x, np.array([classes.index(name) for name, _ in named])
+    return RawDataset(parts, classes)
+
+
+def _images_by_class(root: Path) -> list[tuple[str, Path]]:
+    """Pairs (class, image), in the order of their names."""
+    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+    if len(folders) < 2:
+        wanted = f"{root} should hold one folder of images for each class, and at least two of them"
+        raise ValueError(f"{wanted}; got {len(folders)}")
+    files = [
+        (folder.name, file) for folder in folders for file in sorted(folder.iterdir())
+        if file.suffix.lower() in IMAGES and not file.name.startswith(".")
+    ]  # fmt: skip
+    if empty := sorted({folder.name for folder in folders} - {name for name, _ in files}):
+        folder = f"class folder {', '.join(empty)} of {root}"
+        raise ValueError(f"no images in the {folder}; wanted files ending in {', '.join(IMAGES)}")
+    return files
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Image.Image]:
+    if not file.is_file():  # a named pipe would never end
+        raise ValueError(f"{file} is no regular file")
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            yield image
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{file} is truncated or no image that can be read: {error}") from error
+
+
+def read_npz(path: Path) -> RawDataset:
+    """x and y; or x_train and y_train, with x_test, y_test, x_validation, y_validation if there.
+
+    x: images (N, C, H, W) or (N, H, W), as bytes or as floats in [0, 1], or vectors (N, d).
+    y: whole numbers or strings are classes; floats are the targets of a regression.
+    """
+    arrays = read_arrays(path)
+    suffixes = {part: [f"_{name}" for name in names] for part, names in PARTS.items()}
+    if {"x", "y"} <= arrays.keys():
+        suffixes = {"train": [""]}
+    parts = {
+        part: _examples(arrays, suffix) for part, options in suffixes.items() for suffix in options
+        if {f"x{suffix}", f"y{suffix}"} <= arrays.keys()
+    }  # fmt: skip
+    if "train" not in parts:
+        there = ", ".join(arrays) or "none"
+        raise ValueError(f"{path} should hold arrays x and y, or x_train and y_train; got {there}")
+    if all(y.dtype.kind == "f" for _, y in parts.values()):
+        return RawDataset(parts)
+    labels, classes = encode_labels([y for _, y in parts.values()])
+    numbered = zip(parts.items(), labels, strict=True)
+    return RawDataset({part: (x, y) for (part, (x, _)), y in numbered}, classes)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays in an .npz; no pickles, for an array of objects could run code."""
+    try:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            unpacked = sum(member.file_size for member in archive.zip.infolist())
+            if unpacked > LARGEST + 100 * path.stat().st_size:
+                raise ValueError(f"it unpacks to {unpacked:,} bytes, 100 times its size or more")
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        what = "is truncated, is no .npz file or holds pickled objects"
+        raise ValueError(f"{path} {what}: {error}") from error
+
+
+def _examples(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
+    x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
+    channels_last = x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+    if x.dtype.kind not in "buif" or x.ndim not in (2, 3, 4) or channels_last:
+        wanted = "numbers, images (N, C, H, W) or (N, H, W), or vectors (N, d)"
+        got = f"{x.shape} of {x.dtype}" + " (save x.transpose(0, 3, 1, 2))" * channels_last
+        raise ValueError(f"x{suffix} should be {wanted}; got {got}")
+    y = y[:, 0] if y.shape[1:] == (1,) else y
+    if y.shape != x.shape[:1] or y.dtype.kind not in "buifU":
+        got = f"{y.shape} of {y.dtype}" + " (one-hot? y.argmax(1))" * (y.ndim == 2)
+        raise ValueError(f"y{suffix} should be ({len(x)},), labels or targets; got {got}")
+    return (x[:, None] if x.ndim == 3 else x), y
+
+
+def read_table(
+    path: Path, *, target: str | None, ignore: Sequence[str] = (), task: Task | None = None
+) -> RawDataset:
+    """The columns of numbers as features, in their order, and the column `target` as y.
+
+    ignore: columns to leave out. task: whether the target is a class or a number; by default a
+    class if it is text or has at most 20 distinct values, all whole.
+    """
+    if task not in (None, *get_args(Task)):
+        raise ValueError(f"task should be one of {', '.join(get_args(Task))}; got {task!r}")
+    table = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
+    there = ", ".join(table)
+    if target is None:
+        raise ValueError(f"a table needs target=, the column to predict; {path} has {there}")
+    for name in (target, *ignore):
+        if name not in table:
+            raise ValueError(f"{path} has no column {name!r}{hint(name, table)}; it has {there}")
+    columns = tuple(name for name in table if name != target and name not in ignore)
+    if not columns:
+        raise ValueError(f"{path} has no column left for the features, only {target!r}")
+    x = np.stack([_numbers(table[name], name, path) for name in columns], 1)
+    y, values = table[target], _floats(table[target])
+    whole = values is not None and bool((values == np.round(values)).all())
+    few = values is None or (whole and len(np.unique(values)) <= 20)
+    if task == "regression" or (task is None and not few):
+        return RawDataset({"train": (x, _numbers(y, target, path))}, None, columns)
+    if (missing := np.flatnonzero(y == "")).size:
+        raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
+    # Whole numbers as such, so that 10 comes after 9; from 2^53 on neighbours become one.
+    if values is not None and whole and bool((abs(values) < 2**53).all()):
+        y = values.astype(np.int64)
+    (y,), classes = encode_labels([y])
+    return RawDataset({"train": (x, y)}, classes, columns)
+
+
+def _floats(column: np.ndarray) -> np.ndarray | None:
+    """Text as numbers; None if an entry is none."""
+    try:
+        return column.astype(np.float64)
+    except ValueError:
+        return None
+
+
+def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
+    values = _floats(column)
+    if values is not None and np.isfinite(values).all():
+        return values
+    singles = (_floats(column[row : row + 1]) for row in range(len(column)))
+    row = next(r for r, value in enumerate(singles) if value is None or not np.isfinite(value))
+    got = f"row {row + 1} has {str(column[row])!r}. Encode it, drop those rows, or leave it out"
+    ways = f"with ignore={[name]!r} (data.ignore in a recipe)"
+    raise ValueError(f"column {name!r} of {path} should hold finite numbers; {got} {ways}")
+
+
+def _csv(path: Path) -> dict[str, np.ndarray]:
+    """The columns as text; the first row names them."""
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        rows = [[entry.strip() for entry in row] for row in csv.reader(stream) if row]
+    names, rows = (rows or [[]])[0], rows[1:]
+    if not rows:
+        raise ValueError(f"{path} should have a row of column names and rows below; it is empty")
+    if len(set(names)) != len(names):
+        raise ValueError(f"{path} has two columns of one name: {', '.join(names)}")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(names):
+            raise ValueError(f"{path} has {len(names)} columns, but {len(row)} in row {number}")
+    return {name: np.array(column) for name, *column in zip(names, *rows, strict=True)}
+
+
+def _parquet(path: Path) -> dict[str, np.ndarray]:
+    parquet = pyarrow_parquet()
+    try:
+        columns = parquet.read_table(path).to_pydict()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is truncated or is no Parquet file: {error}") from error
+    # As text, like CSV, so that one set of rules decides what is a number and what is missing.
+    return {
+        name: np.array(["" if entry is None else str(entry) for entry in column])
+        for name, column in columns.items()
+    }
