@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from identity_cases import DETECTED, Z, densities, draws, generator, mixture, network, silu_network
 from torch import nn
 
+from identity_cases import DETECTED, Z, densities, draws, generator, mixture, network, silu_network
 from taser.probes import Margin, Probed
 from taser.scores import Gaussian
 from taser.stein import UnsupportedLayer
@@ -94,7 +94,7 @@ def test_bad_inputs():
         stein_identity(f, x, s[:40])
     with pytest.raises(ValueError, match="at least two samples; x has 1"):
         stein_identity(f, x[:1], s[:1])
-    with pytest.raises(ValueError, match="batch should be at least 1; got 0"):
+    with pytest.raises(ValueError, match="batch should be a whole number of at least 1; got 0"):
         stein_identity(f, x, s, batch=0)
     with pytest.raises(ValueError, match="one number per example"):
         stein_identity(lambda x: x, x, s)

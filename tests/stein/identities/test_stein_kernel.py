@@ -1,7 +1,7 @@
 import pytest
 import torch
-from identity_cases import DETECTED, DIMENSIONS, Z, draws, generator, mixture, normal
 
+from identity_cases import DETECTED, DIMENSIONS, Z, draws, generator, mixture, normal
 from taser.stein.identities import Estimate, InverseMultiquadric, RadialBasis, stein_kernel
 
 KERNELS = [InverseMultiquadric(0.8), RadialBasis(1.3)]

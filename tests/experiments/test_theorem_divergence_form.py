@@ -1,5 +1,7 @@
 import pytest
 import torch
+from torch import nn
+
 from identity_cases import (
     DIMENSIONS,
     densities,
@@ -10,11 +12,9 @@ from identity_cases import (
     normal,
     silu_network,
 )
-from torch import nn
-
 from taser.scores import Gaussian
 from taser.stein import UnsupportedLayer, stein_residual
-from taser.stein.identities import divergence_form
+from theorems import divergence_form
 
 
 @pytest.mark.parametrize("make", [network, silu_network])

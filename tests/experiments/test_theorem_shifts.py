@@ -2,10 +2,11 @@ import math
 
 import pytest
 import torch
-from identity_cases import Z, gaussian, generator, normal
 
+from identity_cases import Z, gaussian, generator, normal
 from taser.scores import Gaussian
-from taser.stein.identities import Estimate, exponential_tilt, gaussian_shift
+from taser.stein.identities import Estimate
+from theorems import exponential_tilt, gaussian_shift
 
 
 @pytest.mark.parametrize("d", [1, 2, 50])

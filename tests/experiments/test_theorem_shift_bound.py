@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from identity_cases import (
     DETECTED,
     Z,
@@ -15,10 +16,10 @@ from identity_cases import (
     normal,
     quadratic,
 )
-
 from taser.scores import Gaussian
 from taser.stein import stein_residual
-from taser.stein.identities import Estimate, exponential_tilt, gaussian_shift, shift_bound
+from taser.stein.identities import Estimate
+from theorems import exponential_tilt, gaussian_shift, shift_bound
 
 shift_bound_exact = partial(shift_bound, backend="exact", batch=20_000)
 

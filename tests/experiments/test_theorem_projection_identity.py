@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from identity_cases import (
     DETECTED,
     Z,
@@ -11,9 +12,8 @@ from identity_cases import (
     normal,
     quadratic,
 )
-
 from taser.scores import Gaussian
-from taser.stein.identities import gaussian_shift, projection_identity
+from theorems import compare, gaussian_shift, projection_identity
 
 
 @pytest.mark.parametrize("d", [1, 2, 50])
@@ -66,3 +66,12 @@ def test_bad_inputs():
         projection_identity(f, x, p(x)[:, :1], p(x))
     with pytest.raises(ValueError, match="at least two samples"):
         projection_identity(f, x[:1], p(x[:1]), p(x[:1]))
+
+
+def test_paired_difference_is_sharper_than_the_sides():
+    left = normal(1000)
+    sides = compare(left, left + 0.01 * normal(1000, seed=1))
+    assert sides.difference.stderr < 0.05 * sides.left.stderr
+    assert sides.holds()
+    assert not compare(left, left + 0.01).holds()
+    assert "difference" in str(sides)

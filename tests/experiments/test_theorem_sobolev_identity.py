@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from identity_cases import (
     DETECTED,
     Z,
@@ -14,11 +15,11 @@ from identity_cases import (
     quadratic,
     silu_network,
 )
-
 from taser.probes import Output, Probed
 from taser.scores import Gaussian, GaussianMixture
 from taser.stein import stein_residual
-from taser.stein.identities import Estimate, sobolev_identity
+from taser.stein.identities import Estimate
+from theorems import sobolev_identity
 
 
 @pytest.mark.parametrize("make", [network, silu_network])
