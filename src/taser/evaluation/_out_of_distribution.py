@@ -98,7 +98,7 @@ def out_of_distribution(
         found.append(statistics | centred)
     _, inside, *others = found
     detections = (
-        Detection(s, name, auroc(inside[s], other[s], seed=seed), len(x), len(outside[name]))
+        Detection(s, name, auroc(inside[s], other[s]), len(x), len(outside[name]))
         for name, other in zip(outside, others, strict=True)
         for s in inside
     )

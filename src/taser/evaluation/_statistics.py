@@ -11,8 +11,7 @@ from torch import Tensor
 from ._record import Evaluation
 
 LEVEL = 0.95
-RESAMPLES = 10_000
-FEW = 20  # differing examples, below which the bootstrap's sign is too sure
+FEW = 20  # examples, of whose variance fewer say too little
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,27 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL) -> Interval:
     """Exact binomial interval of an accuracy p (Clopper and Pearson, 1934).
 
     correct: (n,) bool, or (k, n) for k verdicts on each example (several networks, several
-    corruptions), which are not independent. Then n is replaced by the number of independent
-    verdicts with the same variance, p(1 − p)/var(p̂) (Korn and Graubard, 1998), but by no more than
-    n where fewer than 20 examples say anything of that variance. How much k other networks would
-    differ is not in it.
+    corruptions), which are not independent: n is replaced by the number of
+    independent verdicts of the same variance. How much k other networks would differ is not in it.
     """
     shares = _per_example(correct, level)
-    n, p = float(len(shares)), float(shares.mean())
-    if variance := shares.var() / n:
-        independent = p * (1 - p) / variance  # n itself for one verdict an example
-        few = min(np.count_nonzero(shares < 1), np.count_nonzero(shares > 0)) < FEW
-        n = min(independent, n) if few else independent
-    return Interval(p, *probability_bounds(n * p, n, (1 - level) / 2))
+    return _share_interval(
+        float(shares.mean()), shares.var() / len(shares), len(shares), shares, level
+    )
+
+
+def _share_interval(
+    p: float, variance: float, n: float, shares: np.ndarray, level: float
+) -> Interval:
+    """That of as many independent verdicts as estimate p so well (Korn and Graubard, 1998).
+
+    By no more than n where few of the shares say anything of the variance.
+    """
+    independent = p * (1 - p) / variance if variance > 0 else n
+    if min(np.count_nonzero(shares < 1), np.count_nonzero(shares > 0)) < FEW:
+        independent = min(independent, n)
+    bounds = probability_bounds(independent * p, independent, (1 - level) / 2)
+    return Interval(p, *bounds)
 
 
 def probability_bounds(count: float, drawn: float, alpha: float) -> tuple[float, float]:
@@ -55,30 +63,31 @@ def probability_bounds(count: float, drawn: float, alpha: float) -> tuple[float,
     return float(low), float(high)
 
 
-def difference_interval(
-    first: Tensor, second: Tensor, *, level: float = LEVEL, seed: int = 0
-) -> Interval:
-    """Paired bootstrap of mean(first) − mean(second), on the same examples.
+def difference_interval(first: Tensor, second: Tensor, *, level: float = LEVEL) -> Interval:
+    """Interval of mean(first) − mean(second) on the same examples (Newcombe, 1998).
 
-    Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. Where no
-    verdict differs the interval is the exact one of how often they could. Where fewer than 20
-    examples have different verdicts, it is widened to that of the exact sign test, in which an
-    example counts by how many of the k pairs differ on it.
+    Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. The share
+    p that only `first` gets right and the share q that only `second` does have exact intervals; the
+    bounds of p − q are √(a² + b² + 2ab·√(pq/((1−p)(1−q)))) away, a and b the distances to those of
+    p and q, at which the last term, the correlation of p and q, is taken.
     """
     _check_paired(first, second)
     shares = _per_example(first, level) - _per_example(second, level)
-    if not shares.any():
-        unseen = _unseen(len(shares), level)
-        return Interval(0.0, -unseen, unseen)
-    found = _mean_interval(shares, level, seed)
-    if np.count_nonzero(shares) < FEW:
-        pairs = len(torch.atleast_2d(first))
-        votes = np.rint(shares[shares != 0] * pairs).astype(int)
-        tail, total = (1 - level) / 2, int(np.abs(votes).sum())
-        bounds = _lower_bound(votes, tail), 1 - _lower_bound(-votes, tail)  # of P[a vote is > 0]
-        low, high = ((2 * p - 1) * total / (pairs * len(shares)) for p in bounds)
-        return Interval(found.value, min(found.low, low), max(found.high, high))
-    return found
+    # Of k pairs an example's verdicts are not independent: how many examples one vote is.
+    vote = float((shares**2).sum() / np.abs(shares).sum()) if shares.any() else 1.0
+    sums = shares.clip(min=0).sum(), -shares.clip(max=0).sum()
+    bounds = (probability_bounds(s / vote, len(shares) / vote, (1 - level) / 2) for s in sums)
+    (p, p_low, p_high), (q, q_low, q_high) = (
+        (float(s) / len(shares), *found) for s, found in zip(sums, bounds, strict=True)
+    )
+
+    def reach(p_end: float, q_end: float) -> float:
+        a, b = abs(p - p_end), abs(q - q_end)
+        odds = p_end * q_end / max((1 - p_end) * (1 - q_end), 1e-12)
+        return float(np.sqrt(a**2 + b**2 + 2 * a * b * min(np.sqrt(odds), 1.0)))
+
+    low, high = p - q - reach(p_low, q_high), p - q + reach(p_high, q_low)
+    return Interval(p - q, max(low, -1.0), min(high, 1.0))
 
 
 def retrained_interval(
@@ -111,19 +120,6 @@ def retrained_interval(
     return Interval(value, max(value - half_width, -1.0), min(value + half_width, 1.0))
 
 
-def _lower_bound(votes: np.ndarray, tail: float) -> float:
-    """The p at which Σ positive votes is reached with probability `tail` (Clopper, Pearson)."""
-    gained = int(votes[votes > 0].sum())
-    low, high = 0.0, 1.0
-    for _ in range(50 if gained else 0):
-        p = (low + high) / 2
-        law = np.ones(1)  # law[s]: the probability that the positive votes so far sum to s
-        for size in np.abs(votes):
-            law = (1 - p) * np.pad(law, (0, size)) + p * np.pad(law, (size, 0))
-        low, high = (p, high) if law[gained:].sum() < tail else (low, p)
-    return low
-
-
 def _unseen(n: int, level: float) -> float:
     """The largest probability of what n examples did not show: 1 − (α/2)^{1/n}."""
     return 1 - ((1 - level) / 2) ** (1 / n)
@@ -144,20 +140,6 @@ def _check_paired(first: Tensor, second: Tensor, wanted: str = "(n,) or (k, n)")
         raise ValueError(f"two models are compared on the same examples, {wanted}; got {got}")
 
 
-def _interval(value: float, resampled: np.ndarray, level: float) -> Interval:
-    """Bootstrap percentile interval."""
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high))
-
-
-def _mean_interval(values: np.ndarray, level: float, seed: int) -> Interval:
-    """Bootstrap percentile interval of a mean of n values, of which few are different."""
-    n = len(values)
-    kinds, counts = np.unique(values, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)
-    return _interval(float(values.mean()), drawn @ kinds / n, level)
-
-
 def mcnemar(first: Tensor, second: Tensor) -> float:
     """Exact two-sided p-value that two models are equally often right. Both: (n,) bool.
 
@@ -171,11 +153,11 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
-def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int = 0) -> Interval:
+def auroc(inside: Tensor, outside: Tensor) -> Interval:
     """P(outside > inside) + ½ P(outside = inside), the Mann–Whitney statistic, exact with ties.
 
-    inside: (n,), outside: (m,). ½ is chance, 1 is perfect, 0 is perfect with the sign turned. The
-    95 % bootstrap interval resamples both sets apart, so they should hold different examples.
+    inside: (n,), outside: (m,), of different examples. ½ is chance, 1 is perfect, 0 is perfect with
+    the sign turned. The 95 % interval is that of a share with the variance of DeLong et al. (1988).
 
     >>> import torch
     >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])).value  # three wins and a tie of 4
@@ -185,18 +167,16 @@ def auroc(inside: Tensor, outside: Tensor, *, resamples: int = 1000, seed: int =
         if sample.ndim != 1 or len(sample) == 0 or not bool(sample.isfinite().all()):
             got = f"{tuple(sample.shape)}, {int((~sample.isfinite()).sum())} of them not finite"
             raise ValueError(f"{name} should hold finite numbers, shape (n,); got {got}")
-    ordered, points = (np.sort(s.double().numpy(force=True)) for s in (inside, outside))
-    # Of the ordered inside, `below` lie under each outside point and `through` at most at it.
-    below, through = (np.searchsorted(ordered, points, side) for side in ("left", "right"))
-    n, m, rng = len(ordered), len(points), np.random.default_rng(seed)
-    # How often each example is drawn: first each once, then in the resamples.
-    drawn, against = (
-        np.vstack([np.ones(k), rng.multinomial(k, np.full(k, 1 / k), resamples)]) for k in (n, m)
-    )
-    counted = np.pad(drawn.cumsum(1), ((0, 0), (1, 0)))
-    wins = (counted[:, below] + counted[:, through]) / 2
-    areas = (wins * against).sum(1) / (n * m)
-    return _interval(float(areas[0]), areas[1:], LEVEL)
+    low, high = (np.sort(sample.double().numpy(force=True)) for sample in (inside, outside))
+    wins = _share_below(low, high), 1 - _share_below(high, low)  # of each point; sum of variances
+    variance, n = sum(w.var() / len(w) for w in wins), min(len(low), len(high))
+    return _share_interval(float(wins[0].mean()), variance, n, np.concatenate(wins), LEVEL)
+
+
+def _share_below(ordered: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The share of `ordered` below each of the points, ties half."""
+    both = (np.searchsorted(ordered, points, side) for side in ("left", "right"))
+    return sum(both) / (2 * len(ordered))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -222,7 +202,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one model is than another: paired bootstrap and McNemar's exact test."""
+    """How much better one model is than another: paired interval and McNemar's exact test."""
 
     interval: Interval
     p_value: float

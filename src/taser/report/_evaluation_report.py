@@ -166,7 +166,7 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
         [[name, *(cell(found.accuracy, found.best) for found in cells.values())]
          for name, cells in compared.rows.items()],
         f"n = {compared.n}, the same examples for all; in brackets exact 95 % intervals. Bold: "
-        "above every other model by a paired bootstrap whose interval excludes zero.",
+        "above every other model by a paired interval that excludes zero.",
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def detection_table(detection: OutOfDistribution) -> Table:
             [statistic, *(_area(area[statistic, name].auroc) for name in sets)]
             for statistic in dict.fromkeys(statistic for statistic, _ in area)
         ],
-        f"AUROC against n = {detection.detections[0].n} inputs of the data, with 95 % bootstrap "
+        f"AUROC against n = {detection.detections[0].n} inputs of the data, with 95 % "
         "intervals: ½ is chance; under ½ the statistic is smaller out of distribution.",
     )
 
