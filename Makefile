@@ -24,7 +24,6 @@ bench: $(READY)  ## measure again what benchmarks/results/ holds (about two hour
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
 	for name in two_lines overhead memory growth switches; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/evaluation.py --examples 100 --batch 50 --out benchmarks/results
-	$(BIN)/python benchmarks/score_cache.py --out benchmarks/results
 
 # MkDocs Material would print a note about a future MkDocs at each build.
 docs: .venv/.docs  ## the documentation as pages, in site/; a warning is an error

@@ -76,9 +76,7 @@ def stepper(workload: Workload, method: str, overrides: Sequence[str]) -> Steppe
             setup.learner.step_number = number
             torch.manual_seed(number)
             generator = torch.Generator(setup.device).manual_seed(number)
-            setup.learner.step(
-                x, batch.y, None, generator, weight=1e-3, perturb=config.objective.awp
-            )
+            setup.learner.step(x, batch.y, generator, weight=1e-3, perturb=config.objective.awp)
 
     return round_of_steps, config.regulariser.every
 

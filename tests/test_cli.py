@@ -35,16 +35,12 @@ def test_data_can_be_listed_and_described(tmp_path: Path) -> None:
     assert "nothing to fetch" in run("data", "fetch", "digits")
 
 
-def test_a_score_is_fitted_checked_and_cached(tmp_path: Path) -> None:
+def test_a_score_is_fitted_and_checked(tmp_path: Path) -> None:
     model = tmp_path / "digits.safetensors"
     run("score", "fit", "--data", "digits", "--out", model, "--steps", "20", "--width", "8")
     said = run("score", "check", model, "--examples", "64", "--out", tmp_path / "check")
     assert "best linear denoiser" in said
     assert (tmp_path / "check" / "report.html").exists()
-    said = run("score", "cache", model, "--out", tmp_path / "scores")
-    assert "1,295 examples" in said
-    assert "cached scores differ from recomputed ones by" in said
-    assert (tmp_path / "scores" / "manifest.json").exists()
 
 
 def test_a_score_of_ones_own_is_checked_and_trained_with(tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ def test_wrong_usage_has_exit_code_two() -> None:
     run("study", "tabel", code=2)
 
 
-def test_scores_of_tables_and_at_other_levels(tmp_path: Path) -> None:
+def test_scores_of_tables(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 3))
     table = tmp_path / "t.csv"
     table.write_text("a,b,label\n" + "".join(f"{a},{b},{int(c > 0)}\n" for a, b, c in rows))
@@ -112,8 +108,6 @@ def test_scores_of_tables_and_at_other_levels(tmp_path: Path) -> None:
     run("score", "fit", *options, "--out", model, "--steps", "5")
     assert not model.with_suffix(".partial").exists()
     run("score", "check", model, *options, "--examples", "4", "--out", tmp_path / "check")
-    said = run("score", "cache", model, *options, "--sigma", "0.25", "--out", tmp_path / "scores")
-    assert "σ = 0.250" in said
     for wrong in (tmp_path, model.with_suffix(".partial")):
         assert "ends in .safetensors" in run("score", "fit", *options, "--out", wrong, code=1)
 

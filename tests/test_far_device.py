@@ -89,7 +89,7 @@ def test_a_job_of_a_comparison(tmp_path: Path) -> None:
 
 def test_commands(tmp_path: Path) -> None:
     out, score = (
-        {name: str(tmp_path / name) for name in ("run", "check", "cache", "judged", "shift")},
+        {name: str(tmp_path / name) for name in ("run", "check", "judged", "shift")},
         str(tmp_path / "score.safetensors"),
     )
     model = ["--model", out["run"], "--epsilon", "0.3"]
@@ -98,7 +98,6 @@ def test_commands(tmp_path: Path) -> None:
         ["evaluate", *model, "--attacks", "pgd", "-n", "10", "--out", out["judged"]],
         ["score", "fit", "--steps", "3", "--width", "8", "--levels", "2", "--out", score],
         ["score", "check", score, "-n", "20", "--out", out["check"]],
-        ["score", "cache", score, "--out", out["cache"]],
         ["shift", *model, "-n", "20", "--score", score, "--out", out["shift"]],
     ):
         result = CliRunner().invoke(app, command)

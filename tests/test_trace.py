@@ -54,7 +54,7 @@ def test_a_training_step_with_taser_on_pgd_runs_in_few_files(tmp_path: Path) -> 
     batch = next(iter(setup.batches))
     generator = torch.Generator().manual_seed(0)
     found = files_called(
-        lambda: setup.learner.step(batch.x, batch.y, None, generator, weight=0.1, perturb=False)
+        lambda: setup.learner.step(batch.x, batch.y, generator, weight=0.1, perturb=False)
     )
     assert len(found) <= 14, sorted(found)
 

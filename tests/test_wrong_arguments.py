@@ -181,12 +181,12 @@ def subjects() -> Iterator[tuple[str, F, dict[str, Any], F]]:
     }, ignored  # fmt: skip
     yield "Split", data.Split, {"stored": X, "y": Y}, ignored
     yield "Batches", data.Batches, {
-        "examples": (X, Y), "batch_size": 2, "seed": 0, "scores": -X,
+        "examples": (X, Y), "batch_size": 2, "seed": 0,
         "augment": data.CropAndFlip(1), "shuffle": True, "smallest": 2,
     }, list  # fmt: skip
     yield "Batches of x", lambda x, y: data.Batches((x, y), 2), {"x": X, "y": Y}, list
     yield "CropAndFlip", data.CropAndFlip, {"padding": 1, "flip": True}, lambda move: move(X)
-    yield "CropAndFlip()", data.CropAndFlip(1), {"x": X, "s": -X, "generator": None}, ignored
+    yield "CropAndFlip()", data.CropAndFlip(1), {"x": X, "generator": None}, ignored
     yield "Standardisation", data.Standardisation, {"mean": (0.0,), "std": (1.0,)}, ignored
     yield "Standardisation.fit", data.Standardisation.fit, {"x": FLAT}, ignored
     yield "load", data.load, {

@@ -1,7 +1,5 @@
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,8 +12,7 @@ def split(n: int = 23) -> Split:
 
 
 def same(one: Batch, two: Batch) -> bool:
-    pairs = zip(one, two, strict=True)
-    return all((a is None and b is None) or torch.equal(a, b) for a, b in pairs)
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def test_an_epoch_gives_every_example_once() -> None:
@@ -28,13 +25,9 @@ def test_an_epoch_gives_every_example_once() -> None:
 
 def test_rows_belong_together() -> None:
     data = split()
-    scores = -data.x
-    for x, y, s, index in Batches(data, 5, scores=scores):
-        assert x is not None
-        assert s is not None
+    for x, y, index in Batches(data, 5):
         assert torch.equal(x, data.x[index])
         assert torch.equal(y, data.y[index])
-        assert torch.equal(s, -x)
 
 
 def test_each_epoch_and_each_seed_has_its_own_order() -> None:
@@ -75,7 +68,7 @@ def test_a_resumed_run_sees_the_same_batches(stop: int) -> None:
     data = split()
 
     def fresh() -> Batches:
-        return Batches(data, 5, seed=3, scores=data.x * 2, augment=CropAndFlip(2))
+        return Batches(data, 5, seed=3, augment=CropAndFlip(2))
 
     def run(batches: Batches, saved: dict | None = None, until: int = 15) -> tuple[list, dict]:
         seen, state = [], batches.state_dict()
@@ -110,14 +103,11 @@ def test_an_epoch_left_in_the_middle_is_taken_up_there() -> None:
     assert torch.cat(indices).sort().values.tolist() == list(range(23))
 
 
-def test_augmentation_moves_image_and_score_together() -> None:
+def test_augmentation_moves_images_alone() -> None:
     data = split()
-    moved = 0
-    for batch in Batches(data, 5, scores=3 * data.x, augment=CropAndFlip(2)):
-        assert batch.s is not None
-        torch.testing.assert_close(batch.s, 3 * batch.x)
-        moved += not torch.equal(batch.x, data.x[batch.index])
-    assert moved > 0
+    for batch in Batches(data, 5, augment=CropAndFlip(2)):
+        assert not torch.equal(batch.x, data.x[batch.index])
+        assert torch.equal(batch.y, data.y[batch.index])
 
 
 def test_augmentation_differs_between_batches_and_epochs() -> None:
@@ -127,23 +117,9 @@ def test_augmentation_differs_between_batches_and_epochs() -> None:
     assert all(not torch.equal(seen[a], seen[b]) for a in range(4) for b in range(a))
 
 
-def test_scores_may_be_mapped_from_disk_in_half_precision(tmp_path: Path) -> None:
-    data = split()
-    np.save(tmp_path / "scores.npy", (-data.x).half().numpy())
-    scores = np.load(tmp_path / "scores.npy", mmap_mode="r")
-    for batch in Batches(data, 5, scores=scores):
-        assert batch.s is not None
-        assert batch.s.dtype == torch.float32
-        torch.testing.assert_close(batch.s, -batch.x, atol=1e-3, rtol=0)
-
-
 def test_bad_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"y should be \(4,\), one int64 label .* got \(3,\)"):
         Batches((torch.rand(4, 2), torch.zeros(3)), 2)
-    with pytest.raises(ValueError, match=r"each of the 23 examples; got .* \(22, 1, 6, 6\)"):
-        Batches(split(), 5, scores=torch.zeros(22, 1, 6, 6))
-    with pytest.raises(ValueError, match=r"scores should be floating point, .*; got torch.uint8"):
-        Batches(split(), 5, scores=torch.zeros(23, 1, 6, 6, dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"batch_size should be at least 1 .* got 0 and 0"):
         Batches(split(), 0)
     with pytest.raises(ValueError, match="at least one example"):

@@ -7,7 +7,6 @@ import torch
 
 import replaced_scores
 from taser.scores import pretrained
-from taser.scores._score_cache import model_hash
 from taser.training import read_recipe
 from taser.training._build import build_data, build_score
 
@@ -63,7 +62,6 @@ def test_named_in_a_recipe(x: torch.Tensor) -> None:
         torch.testing.assert_close(score(x).flatten(1).norm(dim=1).sort()[0],
                                    own(x).flatten(1).norm(dim=1).sort()[0])  # fmt: skip
         assert sum(p.numel() for p in score.parameters()) > 0  # type: ignore[attr-defined]
-        assert model_hash(score) != model_hash(own)  # type: ignore[arg-type]
     assert replaced_scores.white_cifar10()(torch.rand(2, 3, 32, 32)).shape == (2, 3, 32, 32)
 
 

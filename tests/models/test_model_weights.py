@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from taser.models import load_weights, read_weights
+from taser.models._weights import weights_hash
 
 
 def network() -> nn.Module:
@@ -144,3 +145,28 @@ def test_files_that_are_not_weights(tmp_path: Path) -> None:
             read_weights(tmp_path / name)
     with pytest.raises(FileNotFoundError, match="no weights at"):
         read_weights(tmp_path / "none.pt")
+
+
+def test_the_hash_of_weights_stays_what_it_was() -> None:
+    """Earlier evaluations are identified by it."""
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0]]))
+        model.bias.fill_(0.5)
+    expected = "c76cc2aa352af3f042f45de5e7c77f25846fb1b7ef09050b91bddf577e56df4c"
+    assert weights_hash(model) == expected
+
+
+def test_weights_that_numpy_has_no_type_for_have_a_hash() -> None:
+    model = nn.Linear(2, 1).to(torch.bfloat16)
+    before = weights_hash(model)
+    with torch.no_grad():
+        model.bias.add_(1)
+    assert weights_hash(model) != before
+
+
+def test_the_hash_of_weights_is_of_their_values() -> None:
+    """Independent of memory layout, and with scalars beside them."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4))
+    before = weights_hash(model)
+    assert weights_hash(model.to(memory_format=torch.channels_last)) == before  # type: ignore[call-overload]

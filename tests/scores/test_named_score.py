@@ -109,13 +109,3 @@ def test_a_score_of_other_inputs_is_refused_before_training(own: Path) -> None:
     config = RegulariserConfig(name="taser", score=f"{own}:wide")
     with pytest.raises(ValueError, match=r"not take the inputs of digits, of shape \(1, 8, 8\)"):
         build_score(config, taser.data.load("digits"))
-
-
-def test_a_cache_identifies_the_network_behind_a_function(own: Path) -> None:
-    from taser.scores._score_cache import model_hash, weights_hash
-
-    denoiser = pretrained("digits")
-    assert model_hash(denoiser.at()) == weights_hash(denoiser)
-    assert model_hash(named(f"{own}:score").at()) == model_hash(named(f"{own}:score").at(sigma=1))
-    with pytest.raises(ValueError, match=r"give from_edm an nn\.Module"):
-        model_hash(named(f"{own}:function").at())

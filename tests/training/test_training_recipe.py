@@ -85,6 +85,7 @@ def test_yaml_gives_the_configuration_again(tmp_path: Path) -> None:
         ("regulariser: {at: clean}", r"regulariser\.at=clean was replaced by regulariser\.form"),
         ("regulariser: {unit: noise}", r"unit=noise was replaced by regulariser\.form \(a form"),
         ("regulariser: {name: gradient}", r"=gradient was replaced by regulariser\.name=gradient-"),
+        ("regulariser: {cache: scores}", r"regulariser\.cache is gone, since"),
         ("loop: 3", "loop should hold keys; got 3"),
         ("[1, 2]", r"should hold keys and their values; got \[1, 2\]"),
         ("loop: {epochs: 3", "recipe.yaml cannot be read as YAML"),

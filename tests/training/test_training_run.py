@@ -351,6 +351,16 @@ OLDER = {
 }
 
 
+def test_a_run_of_when_scores_could_be_cached_is_finished(tmp_path: Path) -> None:
+    train(small(), tmp_path)
+    recipe = tmp_path / "config.yaml"
+    content = yaml.safe_load(recipe.read_text())
+    content["regulariser"]["cache"] = None
+    recipe.write_text(yaml.safe_dump(content))
+    assert train(small(), tmp_path).steps == 2
+    assert load_trained(tmp_path) is not None
+
+
 @pytest.mark.parametrize("keys", OLDER)
 def test_a_run_of_an_older_version(tmp_path: Path, keys: str) -> None:
     """It cannot continue, but its network and its data can be loaded."""
@@ -551,7 +561,7 @@ def test_the_penalty_is_of_the_clean_batch(method: str) -> None:
         )
         x, y, *_ = next(iter(setup.batches))
         drawn = torch.Generator().manual_seed(0)
-        numbers = setup.learner.step(x, y, None, drawn, weight=0.0, perturb=False)
+        numbers = setup.learner.step(x, y, drawn, weight=0.0, perturb=False)
         found.append(float(numbers["penalty"]))
     assert found[1] == pytest.approx(found[0], rel=1e-5)
 

@@ -55,7 +55,7 @@ def exact(**options: object) -> Config:
 
 def ratio(setup: Setup) -> float:
     batch = next(iter(setup.batches))
-    return gradient_ratio(setup.learner, batch.x, batch.y, None, torch.Generator())
+    return gradient_ratio(setup.learner, batch.x, batch.y, torch.Generator())
 
 
 def test_ratio_makes_the_gradients_as_large_as_it_says() -> None:
@@ -94,7 +94,7 @@ def test_the_ratio_of_a_batch_in_parts_is_measured_on_the_first() -> None:
     """The whole may not fit in memory, which is why it is taken in parts."""
     setup = set_up(exact())
     batch = next(iter(setup.batches))
-    half = (batch.x[:32], batch.y[:32], None, torch.Generator())
+    half = (batch.x[:32], batch.y[:32], torch.Generator())
     expected = gradient_ratio(setup.learner, *half)
     setup.learner.accumulate = 2
     setup.batches.position = 0

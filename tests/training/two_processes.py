@@ -77,7 +77,7 @@ def step(config: Config) -> dict[str, Tensor]:
         rows = slice(setup.rank * size, (setup.rank + 1) * size)
         setup.learner.step_number = number
         numbers = setup.learner.step(
-            batch.x[rows], batch.y[rows], None, torch.Generator(),
+            batch.x[rows], batch.y[rows], torch.Generator(),
             weight=config.regulariser.weight, perturb=config.objective.awp,
         )  # fmt: skip
     gradients = {

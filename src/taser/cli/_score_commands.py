@@ -17,7 +17,7 @@ WIDEST = 4096  # numbers in an input; for more, the best linear denoiser takes t
 KINDS = """A file of `taser score fit`, a shipped score (digits), ffdnet (colour photographs),
 diffusers:NAME, or a function of yours that returns a score, file.py:function: runs it."""
 Model = Annotated[str, Argument(help=KINDS.replace("\n", " "))]
-app = typer.Typer(help="Score models: fit, check and cache them.", no_args_is_help=True)
+app = typer.Typer(help="Score models: fit and check them.", no_args_is_help=True)
 
 
 @app.command()
@@ -136,37 +136,3 @@ def check(
     out = out or cli.default_folder("score", model, data)
     page = report.write(quality, name, out, samples=samples, plane=plane)
     cli.show(page, report.summary(quality))
-
-
-@app.command()
-def cache(
-    model: Model,
-    out: Annotated[Path, Option(help="The folder to write.")],
-    data: Annotated[str, Option(help="The data set to score.")] = "digits",
-    timestep: Annotated[int | None, Option(help="Of the noise level in DDPM; else 50.")] = None,
-    sigma: Annotated[float | None, Option(help="Or the noise level, in the inputs' units.")] = None,
-    padding: Annotated[int, Option(min=0, help="Of crops, to measure their error.")] = 4,
-    validation: Annotated[float, Option(min=0, max=1, help="Share held out, as a recipe's.")] = 0.1,
-    root: cli.Root = None, target: cli.Target = None,
-) -> None:  # fmt: skip
-    """Compute the score of every training example once, for `regulariser.cache` to read.
-
-    Example: taser score cache digits.safetensors --data digits --out out/digits-scores
-    """
-    from taser._runtime import default_device
-    from taser.data import CropAndFlip, load
-    from taser.data._dataset import subset
-    from taser.evaluation._score_quality import augmentation_error
-    from taser.scores import named, write_cache
-
-    train = load(data, root=root, validation=validation, target=target).train
-    x = train.x.to(default_device())
-    score = named(model).at(timestep=timestep, sigma=sigma).to(default_device())
-    with cli.progress_bar() as progress:
-        write_cache(out, score, x, data=train.hash, progress=progress)
-    typer.echo(f"scores of {len(train):,} examples at σ = {score.sigma:.3f}, in {out}")
-    if train.is_images:
-        some = x[subset(len(x), 256)]
-        error = augmentation_error(score, some, CropAndFlip(padding=padding))
-        what = f"under crops of {padding} pixels and flips, cached scores differ from recomputed"
-        typer.echo(f"{what} ones by {100 * error:.0f} % (root mean square)")

@@ -13,34 +13,27 @@ from ._dataset import Split
 
 
 class Batch(NamedTuple):
-    """x: (B, *); y: (B,); s: the score field, like x, or None; index: (B,) rows of the split."""
+    """x: (B, *); y: (B,); index: (B,) rows of the split."""
 
     x: Tensor
     y: Tensor
-    s: Tensor | None
     index: Tensor  # type: ignore[assignment]  # tuples have a method of that name
 
     def __repr__(self) -> str:
-        scores = "no scores" if self.s is None else "with scores"
-        return f"Batch({len(self.x)} inputs of shape {tuple(self.x.shape[1:])}, {scores})"
+        return f"Batch({len(self.x)} inputs of shape {tuple(self.x.shape[1:])})"
 
 
-Augmentation = Callable[..., tuple[Tensor, Tensor | None]]
-"""(x, s, generator=…) → the images and their score fields, or None for these, moved alike."""
+Augmentation = Callable[..., Tensor]
+"""(x, generator=…) → inputs like x."""
 
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """A random crop of the image with a border of zeros, mirrored half of the time.
-
-    Both move pixels and change no value, so the score of the moved image is the moved score. In
-    the border, `padding` pixels on each side, the score is unknown, and zero.
+    """A random crop of the image with a border of `padding` zeros, mirrored half of the time.
 
     >>> import torch
-    >>> x = torch.rand(2, 3, 32, 32)
-    >>> moved, field = CropAndFlip(4)(x, -x, generator=torch.Generator().manual_seed(0))
-    >>> torch.equal(field, -moved)
-    True
+    >>> CropAndFlip(4)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 3, 32, 32])
     """
 
     padding: int = 4
@@ -50,15 +43,10 @@ class CropAndFlip:
         if self.padding < 0:
             raise ValueError(f"padding should not be negative; got {self.padding}")
 
-    def __call__(
-        self, x: Tensor, s: Tensor | None = None, *, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """x, and s if given, both (B, C, H, W), moved alike. The draws are made on the CPU."""
+    def __call__(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """x: (B, C, H, W) → the same shape. The draws are made on the CPU."""
         if x.ndim != 4:
             raise ValueError(f"x should be images, (B, C, H, W); got {tuple(x.shape)}")
-        if s is not None and (len(s) != len(x) or s.shape[2:] != x.shape[2:]):
-            shapes = f"{tuple(x.shape)}; got {tuple(s.shape)}"
-            raise ValueError(f"the field s should be as many and as large as x, {shapes}")
         down, right = torch.randint(2 * self.padding + 1, (2, len(x), 1), generator=generator)
         mirrored = torch.rand(len(x), 1, generator=generator) < (0.5 if self.flip else 0.0)
         width = torch.arange(x.shape[3])
@@ -66,12 +54,8 @@ class CropAndFlip:
         columns = right + torch.where(mirrored, width.flip(0), width)
         padded_width = x.shape[3] + 2 * self.padding
         places = (rows[:, :, None] * padded_width + columns[:, None]).flatten(1).to(x.device)
-
-        def moved(field: Tensor) -> Tensor:
-            pixels = F.pad(field, [self.padding] * 4).flatten(2)
-            return pixels.gather(2, places[:, None].expand(-1, field.shape[1], -1)).view_as(field)
-
-        return moved(x), None if s is None else moved(s)
+        pixels = F.pad(x, [self.padding] * 4).flatten(2)
+        return pixels.gather(2, places[:, None].expand(-1, x.shape[1], -1)).view_as(x)
 
 
 class Batches:
@@ -82,28 +66,25 @@ class Batches:
     :meth:`load_state_dict` are those that would have followed. Iterating again after a break goes
     on in the same epoch.
 
-    examples: a split, or a pair of tensors (x, y); scores: (N, *), the score field of each example,
-    a tensor or an array, which may be mapped from disk and of half precision; augment: for instance
-    :class:`CropAndFlip`; shuffle: a new order in each epoch; smallest: if an epoch's last batch has
-    fewer rows than this, they join the batch before it: one row has no variance, neither for
-    BatchNorm nor for the penalty.
+    examples: a split, or a pair of tensors (x, y); augment: for instance :class:`CropAndFlip`;
+    shuffle: a new order in each epoch; smallest: if an epoch's last batch has fewer rows than this,
+    they join the batch before it: one row has no variance, neither for BatchNorm nor for the
+    penalty.
     """
 
     def __init__(
         self, examples: Split | tuple[Tensor, Tensor], batch_size: int, *, seed: int = 0,
-        scores: Tensor | np.ndarray | None = None, augment: Augmentation | None = None,
-        shuffle: bool = True, smallest: int = 2,
+        augment: Augmentation | None = None, shuffle: bool = True, smallest: int = 2,
     ) -> None:  # fmt: skip
         self.examples = examples if isinstance(examples, Split) else Split(*examples)
-        self.y, rows = self.examples.y, len(self.examples)
-        if scores is not None and (len(scores) != rows or "float" not in str(scores.dtype)):
-            wanted = f"floating point, one row for each of the {rows} examples"
-            raise ValueError(f"scores should be {wanted}; got {scores.dtype} {(*scores.shape,)}")
+        self.y = self.examples.y
+        if isinstance(augment, type):
+            raise ValueError(f"augment should be a callable such as CropAndFlip(); got {augment!r}")
         if batch_size < 1 or seed < 0:
             wanted = "batch_size should be at least 1 and seed zero or more"
             raise ValueError(f"{wanted}; got {batch_size} and {seed}")
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
-        self.scores, self.augment, self.smallest = scores, augment, smallest
+        self.augment, self.smallest = augment, smallest
         self.epoch = 0
         self.position = 0  # batches of this epoch that were yielded
 
@@ -131,14 +112,10 @@ class Batches:
 
     def _batch(self, index: Tensor) -> Batch:
         rows = index.to(self.y.device)
-        x, y, s = self.examples.rows(rows), self.y[rows], None
-        if isinstance(self.scores, Tensor):
-            s = self.scores[index.to(self.scores.device)].to(x.device, x.dtype)
-        elif self.scores is not None:  # a copy of these rows alone
-            s = torch.from_numpy(self.scores[index.numpy()]).to(x.device, x.dtype)
+        x, y = self.examples.rows(rows), self.y[rows]
         if self.augment is not None:
-            x, s = self.augment(x, s, generator=self._generator(1 + self.position))
-        return Batch(x, y, s, index)
+            x = self.augment(x, generator=self._generator(1 + self.position))
+        return Batch(x, y, index)
 
     def _generator(self, purpose: int) -> torch.Generator:
         """Randomness for one purpose in this epoch: 0 for its order, k + 1 for its batch k."""

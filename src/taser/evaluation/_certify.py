@@ -20,8 +20,8 @@ from taser._files import Progress, read_json, sha256_of_arrays, write_atomically
 from taser._runtime import combine_seeds, noise_like
 from taser.attacks import PGD, Model, Threat
 from taser.data._dataset import subset
+from taser.models._weights import weights_hash
 from taser.scores._score import check_sigma
-from taser.scores._score_cache import weights_hash
 from taser.stein._model_state import check_module, eval_mode
 
 from ._attack_loop import locked_store

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from taser import __version__
 from taser._files import sha256_of_arrays
 from taser.attacks import Attack, Model, Threat
-from taser.scores._score_cache import weights_hash
+from taser.models._weights import weights_hash
 from taser.stein._model_state import check_module, eval_mode, restored_rng
 
 

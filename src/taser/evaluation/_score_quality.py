@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from taser._files import Progress
-from taser.data import Augmentation
 from taser.data._dataset import subset
-from taser.scores import Denoiser, DenoisingScore, Gaussian, Score
+from taser.scores import Denoiser, DenoisingScore, Gaussian
 from taser.stein.identities import Estimate, ksd_test, stein_identity
 
 TIMESTEPS = (10, 25, 50, 100, 200)
@@ -88,14 +87,6 @@ def score_quality(
     some = held_out[subset(len(held_out), 500)]  # the first might be all of one class
     test = ksd_test(*denoiser.at(timestep=50).noised(some, generator), generator=generator)
     return ScoreQuality(tuple(levels), test.statistic, test.p_value, len(held_out))
-
-
-@torch.no_grad()
-def augmentation_error(score: Score, x: Tensor, augment: Augmentation, seed: int = 0) -> float:
-    """‖moved s(x) − s(moved x)‖/‖s(moved x)‖ over x, (n, C, H, W), moved by `augment`."""
-    moved, field = augment(x, score(x), generator=torch.Generator().manual_seed(seed))
-    assert field is not None
-    return _relative_error(field, score(moved))
 
 
 def random_functions(

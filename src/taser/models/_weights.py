@@ -1,5 +1,6 @@
 """A model by name, built-in or the user's own, and weights from files."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,16 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     if listed := [f"{len(keys)} {how}: {_first(keys)}" for how, keys in wrong.items() if keys]:
         raise ValueError(f"the weights in {path} are not this model's: {'; '.join(listed)}")
     model.load_state_dict(state)
+
+
+def weights_hash(module: nn.Module) -> str:
+    """The sha256 of every tensor of a module, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        # As bytes, since numpy has no bfloat16.
+        digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _first(keys: list[str]) -> str:

@@ -15,13 +15,12 @@ from ._score import (
     sigma_of,
     timestep_of,
 )
-from ._score_cache import read_cache, write_cache
 
 __all__ = [
     "Affine", "Denoiser", "DenoisingScore", "Density", "DensityScore", "FitConfig", "Gaussian",
     "GaussianMixture", "KernelDensity", "NoisedScore", "Score", "ffdnet",
-    "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained", "read_cache",
-    "sigma_of", "timestep_of", "write_cache",
+    "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained",
+    "sigma_of", "timestep_of",
 ]  # fmt: skip
 
 check_arguments(globals(), __all__)

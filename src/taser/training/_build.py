@@ -6,7 +6,6 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
@@ -23,9 +22,8 @@ from taser.models._copies import EMA, supports_channels_last
 from taser.objectives import OBJECTIVES, Objective, one_step_pgd
 from taser.probes import Output
 from taser.regularisers import REGULARISERS, Regulariser
-from taser.scores import DenoisingScore, Gaussian, Score, named, pretrained
+from taser.scores import Gaussian, Score, named, pretrained
 from taser.scores._adapters import SHIPPED
-from taser.scores._score_cache import StaleCache, model_hash, read_cache
 
 from ._config import (
     Config,
@@ -202,29 +200,6 @@ def build_regulariser(
     return _construct(kind, given, config.options, "regulariser")
 
 
-def cached_scores(
-    config: Config, dataset: Dataset, regulariser: Regulariser | None
-) -> np.ndarray | None:
-    """What `regulariser.cache` holds, (N, *), if it is named; refused unless it is of this run."""
-    if config.regulariser.cache is None:
-        return None
-    score = getattr(regulariser, "score", None)
-    if config.regulariser.form != "paper" or not isinstance(score, DenoisingScore):
-        problem = "at the examples themselves: it takes regulariser.name=taser and form=paper"
-        raise ValueError(f"regulariser.cache holds a denoiser's score {problem}")
-    if build_augmentation(config.data, dataset) is not None:
-        problem = "as they are, which crops and flips change: set data.augment=none, or no cache"
-        raise ValueError(f"regulariser.cache holds the score at the examples {problem}")
-    try:
-        return read_cache(
-            Path(config.regulariser.cache).expanduser(), data=dataset.train.hash,
-            model=model_hash(score), sigma=score.sigma,
-        )  # fmt: skip
-    except StaleCache as error:
-        split = "`taser score cache --validation` as data.validation; data.seed=0, every example"
-        raise StaleCache(f"{error} ({split})") from None
-
-
 @dataclass
 class Setup:
     """The parts of a run. attack: for validation; generator: of the regulariser's random draws."""
@@ -306,7 +281,6 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     config.check_pieces(size // world_size())
     batches = Batches(
         dataset.train.to(device), size, seed=loop.seed,
-        scores=cached_scores(config, dataset, regulariser),
         augment=build_augmentation(config.data, dataset),
         smallest=2 * world_size() * loop.accumulate,  # two rows for each process and piece
     )  # fmt: skip

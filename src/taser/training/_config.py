@@ -122,8 +122,7 @@ class RegulariserConfig:
     :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or a
     function, "file.py:function". Its noise level is `sigma` in the data's units, or `timestep` of
     the DDPM schedule. precision: of the score's network: "auto" is bfloat16 where the hardware has
-    it, for half the time. cache: a folder that `taser score cache` wrote with this score for these
-    data, for form "paper" without augmentation: the scores are read instead of computed.
+    it, for half the time.
 
     operator, center: for studies: another operator or centre than the form's. options: further
     arguments of the regulariser's constructor.
@@ -150,7 +149,6 @@ class RegulariserConfig:
     timestep: int = 50
     sigma: Number | None = None
     precision: Literal["float32", "bfloat16", "auto"] | None = None
-    cache: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -164,6 +162,10 @@ class RegulariserConfig:
         )
         if gone:
             raise ValueError(f"{gone} (a form fixes points, operator, centre and unit together)")
+        if isinstance(given, dict) and "cache" in given:  # null in folders of earlier runs
+            if given["cache"] is not None:
+                raise ValueError("regulariser.cache is gone, since cached scores saved little time")
+            given = {key: value for key, value in given.items() if key != "cache"}
         return given
 
 

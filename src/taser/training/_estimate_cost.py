@@ -58,7 +58,7 @@ def estimate(setup: Setup) -> Estimate:
 def _timed_step(setup: Setup, batch: Batch, size: int, number: int) -> tuple[float, int]:
     """Seconds of a step on the first `size` examples, and the bytes that its backward keeps."""
     x = batch.x[:size].contiguous(memory_format=setup.layout)
-    y, s = batch.y[:size], None if batch.s is None else batch.s[:size]
+    y = batch.y[:size]
     generator = torch.Generator(setup.device).manual_seed(0)
     setup.generator.manual_seed(0)
     setup.learner.step_number = number
@@ -73,7 +73,7 @@ def _timed_step(setup: Setup, batch: Batch, size: int, number: int) -> tuple[flo
 
     begun = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        setup.learner.step(x, y, s, generator, weight=weight, perturb=awp)
+        setup.learner.step(x, y, generator, weight=weight, perturb=awp)
     if setup.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begun, sum(kept.values())

@@ -102,17 +102,17 @@ class _Run:
     def _step(self, batch: Batch) -> None:
         """Seeds, rate and λ of this step; the update; the log; a checkpoint now and then."""
         setup, config, step = self.setup, self.config, self.state.step
-        x, y, s = self._own_part(batch)
+        x, y = self._own_part(batch)
         generator = seeded_step(config.loop.seed, step, setup.rank, setup.device)
         setup.generator.manual_seed(combine_seeds(config.loop.seed, step, setup.rank, 2))
         rate = learning_rate(step, setup.steps, config.optimiser.rate, config.schedule)
         for group in self.learner.optimiser.param_groups:
             group["lr"] = rate
-        weight = self._weight(x, y, s, generator)
+        weight = self._weight(x, y, generator)
         awp = config.objective.awp and self.batches.epoch >= config.objective.awp_start
         self.learner.step_number = step
         try:
-            numbers = self.learner.step(x, y, s, generator, weight=weight, perturb=awp)
+            numbers = self.learner.step(x, y, generator, weight=weight, perturb=awp)
         except NonFiniteLoss as error:
             raise NonFiniteLoss(
                 f"{error} at step {step}, epoch {self.batches.epoch + 1}: lower the rate or "
@@ -128,14 +128,13 @@ class _Run:
         if in_epoch and time.monotonic() - self.saved > 60 * config.loop.save_minutes:
             self._save()
 
-    def _own_part(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _own_part(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """This process's share of the global batch."""
         size = len(batch.x) // world_size()
         rows = slice(self.setup.rank * size, (self.setup.rank + 1) * size)
-        x, s = batch.x[rows], None if batch.s is None else batch.s[rows]
-        return x.contiguous(memory_format=self.setup.layout), batch.y[rows], s
+        return batch.x[rows].contiguous(memory_format=self.setup.layout), batch.y[rows]
 
-    def _weight(self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator) -> float:
+    def _weight(self, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
         """λ at this step: the weight on its ramp, times the gradient ratio if that is its unit."""
         config, step = self.config.regulariser, self.state.step
         if config.name == "none":
@@ -147,7 +146,7 @@ class _Run:
             return weight
         ramp_steps = int(config.ramp * self.setup.steps)
         if step <= ramp_steps and step % max(1, ramp_steps // MEASUREMENTS) == 0:
-            self.state.measured = gradient_ratio(self.learner, x, y, s, generator)
+            self.state.measured = gradient_ratio(self.learner, x, y, generator)
         return weight * (self.state.measured or 0.0)
 
     def _count(self, numbers: dict[str, Tensor], weight: float, rate: float) -> None:

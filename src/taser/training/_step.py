@@ -28,11 +28,10 @@ class NonFiniteLoss(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a batch. s: cached scores at x, or None; share: its rows over the batch's."""
+    """A part of a batch. share: its rows over the batch's."""
 
     x: Tensor
     y: Tensor
-    s: Tensor | None
     x_adv: Tensor
     share: float
 
@@ -70,14 +69,13 @@ class Learner:
         return module
 
     def step(
-        self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator,
-        *, weight: float, perturb: bool,
-    ) -> Numbers:  # fmt: skip
+        self, x: Tensor, y: Tensor, generator: torch.Generator, *, weight: float, perturb: bool
+    ) -> Numbers:
         """One update. weight: λ now; perturb: whether weights are perturbed now.
 
         Returns the loss, its parts and the batch accuracies as detached scalars.
         """
-        pieces = self._attack(x, y, s, generator)
+        pieces = self._attack(x, y, generator)
         self.optimiser.zero_grad(set_to_none=True)
         numbers: Numbers = {}
         # Several processes exchange gradients once a step, in the last piece's backward pass.
@@ -96,19 +94,16 @@ class Learner:
             numbers = dict(zip(numbers, means, strict=True))
         return numbers
 
-    def _attack(
-        self, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
-    ) -> list[Piece]:
+    def _attack(self, x: Tensor, y: Tensor, generator: torch.Generator) -> list[Piece]:
         """The batch in pieces as equal as can be, each with its adversarial points."""
         model = self.attack_view.of(self.module, x) if self.objective.adversarial else self.module
         parts = min(self.accumulate, len(x))
         inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
-        scores = [None] * parts if s is None else s.tensor_split(parts)
         pieces = []
-        for part, own, score in zip(inputs, labels, scores, strict=True):
+        for part, own in zip(inputs, labels, strict=True):
             with self.precision.autocast():
                 x_adv = self.objective.attack(model, part, own, generator=generator)
-            pieces.append(Piece(part, own, score, x_adv, len(part) / len(x)))
+            pieces.append(Piece(part, own, x_adv, len(part) / len(x)))
         return pieces
 
     def loss(self, model: nn.Module, piece: Piece, weight: float) -> tuple[Tensor, Numbers]:
@@ -123,7 +118,7 @@ class Learner:
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
         if regulariser is not None:
             regulariser.calls = self.step_number  # `every` counts steps, not pieces
-            r = regulariser(self.module, x, y, piece.s, shared=shared)
+            r = regulariser(self.module, x, y, shared=shared)
             if piece.share < 1:
                 r = r * regulariser.batch_correction(len(x), round(len(x) / piece.share))
             total, numbers["penalty"] = total + weight * r, r.detach()
@@ -235,9 +230,7 @@ class AttackView:
             self._folded = copy
 
 
-def gradient_ratio(
-    learner: Learner, x: Tensor, y: Tensor, s: Tensor | None, generator: torch.Generator
-) -> float:
+def gradient_ratio(learner: Learner, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
     """‖∇_θ L_base‖ / ‖∇_θ R‖ on one batch: λ = ρ times this makes the two ρ : 1.
 
     Of a batch that is taken in parts, on the first of them, since the whole may not fit in memory.
@@ -245,12 +238,12 @@ def gradient_ratio(
     module, objective, regulariser = learner.module, learner.objective, learner.regulariser
     assert regulariser is not None
     first = slice(-(-len(x) // learner.accumulate))
-    x, y, s = x[first], y[first], None if s is None else s[first]
+    x, y = x[first], y[first]
     x_adv = objective.attack(module, x, y, generator=generator)
     with restored_buffers(module):
         base = gradient_norm(module, objective.loss(module, x, y, x_adv).total)
     regulariser.eval()  # R of the whole batch
-    penalty = gradient_norm(module, regulariser(module, x, y, s))
+    penalty = gradient_norm(module, regulariser(module, x, y))
     regulariser.train()
     return base / penalty if penalty > 0 else 0.0
 
