@@ -23,7 +23,6 @@ ATTACK: dict[str, list[str]] = {
     "taser train": PLAIN,
     "+ channels_last": ["loop.fold=false"],
     "+ BatchNorm folded (default)": [],
-    "+ torch.compile": ["loop.compile=true"],
 }
 PENALTY: dict[str, list[str]] = {
     "no penalty": [],

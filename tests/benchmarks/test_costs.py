@@ -125,7 +125,6 @@ def test_the_exponent_of_linear_growth_is_one() -> None:
 
 def test_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switches, "WORKLOAD", SMALL)
-    monkeypatch.delitem(switches.ATTACK, "+ torch.compile")  # which needs a C++ compiler
     result, text = run(switches, tmp_path, "--repetitions", "1")
     first = [s for s in result["savings"] if s["name"] in ("loop by loss.backward()", "no penalty")]
     assert [Timing(**saving["timing"]).ratio for saving in first] == [1.0, 1.0]

@@ -42,6 +42,20 @@ def test_smoothed_labels(objective: Standard | PGD) -> None:
     torch.testing.assert_close(objective.loss(model, x, y, x).total, expected)
 
 
+@pytest.mark.parametrize("kind", [TRADES, MART])
+def test_smoothed_labels_beside_a_kl(kind: type[TRADES] | type[MART]) -> None:
+    """Only the cross-entropy changes: by a·(mean_j CE(z, j) − CE(z, y)), the KL does not."""
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(5, 4), torch.rand(7, 5), torch.arange(7) % 4
+    x_adv = x + 0.1
+    log_p = model(x if kind is TRADES else x_adv).log_softmax(1)
+    change = 0.1 * (log_p.gather(1, y[:, None])[:, 0] - log_p.mean(1)).mean()
+    plain, smoothed = (kind(label_smoothing=a).loss(model, x, y, x_adv) for a in (0.0, 0.1))
+    torch.testing.assert_close(smoothed.total - plain.total, change, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match=r"should be in \[0, 1\]"):
+        kind(label_smoothing=1.5)
+
+
 def test_teacher() -> None:
     torch.manual_seed(0)
     before = torch.randn(6, 4, requires_grad=True)

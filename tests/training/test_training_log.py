@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from small_runs import MLP, small
 
+from taser.training import train
 from taser.training._run_folder import Log, read_log
 
 
@@ -54,4 +56,32 @@ def test_lines(tmp_path: Path) -> None:
     log.close()
     expected = {"step": 3, "kind": "validation", "clean": 0.5, "robust": 0.25}
     assert json.loads((tmp_path / "log.jsonl").read_text()) == expected
+
+
+def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:
+    """What a killed run wrote after its checkpoint is purged there too."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for steps in (range(5), range(3, 6)):
+        log = Log(tmp_path, steps.start, track="tensorboard")
+        for step in steps:
+            log.write(step + 1, "train", {"loss": 1 / (step + 1)})
+        log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    found = {event.step: event.value for event in events.Scalars("train/loss")}
+    assert found == pytest.approx({step: 1 / step for step in range(1, 7)})
+
+
+def test_a_run_is_tracked_where_it_is_said(tmp_path: Path) -> None:
+    config = small(model=MLP, loop={"track": "tensorboard"})
+    train(config, tmp_path)
     assert list((tmp_path / "tensorboard").glob("events.out.*"))
+    train(small(model=MLP), tmp_path)  # which tracker it was changes no weight
+    with pytest.raises(ValueError, match=r"loop.track should be one of .* mean 'wandb'"):
+        small(loop={"track": "wandbb"})
+
+
+def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taser.training._run_folder.get_available_trackers", list)
+    with pytest.raises(ImportError, match=r"loop.track=mlflow needs a package that is missing"):
+        Log(tmp_path, 0, track="mlflow")

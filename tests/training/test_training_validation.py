@@ -15,7 +15,7 @@ from taser.attacks import Threat
 from taser.data._dataset import subset
 from taser.training import _run as run
 from taser.training import train
-from taser.training._validation import ValidationMetrics, validate
+from taser.training._run import ValidationMetrics, validate
 
 # Over five epochs the clean figure is best in the third, the robust one in the second, where two
 # later epochs are its equal: the fourth with more clean accuracy, the fifth with less.

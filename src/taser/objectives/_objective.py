@@ -69,7 +69,7 @@ class Standard(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_task(self.task, self.label_smoothing)
+        check_task(self.task, self.label_smoothing)
 
     def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
         """mean_i ℓ(f(x_i), y_i)."""
@@ -89,7 +89,7 @@ class PGD(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_task(self.task, self.label_smoothing)
+        check_task(self.task, self.label_smoothing)
         if self.task == "regression":
             check_loss_attack(self.inner, "PGD training for regression")
 
@@ -135,6 +135,7 @@ class Gaussian(Objective):
     def __post_init__(self) -> None:
         if not 0 < self.sigma < math.inf:
             raise ValueError(f"sigma should be a positive number; got {self.sigma}")
+        check_task("classification", self.label_smoothing)
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None,  # noqa: ARG002
@@ -169,7 +170,8 @@ def _task_loss(outputs: Tensor, y: Tensor, task: Task, label_smoothing: float) -
     return F.cross_entropy(outputs, y, label_smoothing=label_smoothing)
 
 
-def _check_task(task: str, label_smoothing: float) -> None:
+def check_task(task: str, label_smoothing: float) -> None:
+    """Raise for an unknown task, or labels that cannot be smoothed so."""
     if task not in get_args(Task):
         raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")
     if not 0 <= label_smoothing <= (task == "classification"):

@@ -15,7 +15,7 @@ from taser.attacks import Attack, LossAttack, kl_divergence, kl_from
 from taser.attacks._attack import outputs_of
 from taser.stein._model_state import eval_mode
 
-from ._objective import Loss, Model, Objective, check_loss_attack
+from ._objective import Loss, Model, Objective, check_loss_attack, check_task
 
 
 def from_gaussian() -> attacks.PGD:
@@ -36,9 +36,11 @@ class TRADES(Objective):
     keys: ClassVar[dict[str, str]] = {"beta": "beta"}
     beta: float = 6.0
     inner: LossAttack = field(default_factory=from_gaussian)
+    label_smoothing: float = 0.0  # of the CE
 
     def __post_init__(self) -> None:
         _check_weight("beta", self.beta)
+        check_task("classification", self.label_smoothing)
         check_loss_attack(self.inner, "TRADES")
 
     def attack(
@@ -52,7 +54,7 @@ class TRADES(Objective):
     def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
         """CE + β·KL, means over the batch."""
         clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, x_adv))
-        natural = F.cross_entropy(clean, y)
+        natural = F.cross_entropy(clean, y, label_smoothing=self.label_smoothing)
         parts = model.modules() if isinstance(model, nn.Module) else ()
         if any(isinstance(part, _BatchNorm) and part.training for part in parts):
             with torch.no_grad():
@@ -74,9 +76,11 @@ class MART(Objective):
     keys: ClassVar[dict[str, str]] = {"weight": "mart_weight"}
     weight: float = 5.0
     inner: Attack = field(default_factory=from_gaussian)
+    label_smoothing: float = 0.0  # of the cross-entropy in the BCE
 
     def __post_init__(self) -> None:
         _check_weight("weight", self.weight)
+        check_task("classification", self.label_smoothing)
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -90,7 +94,8 @@ class MART(Objective):
         p, q = clean.softmax(1), attacked.softmax(1)
         own = p.gather(1, y[:, None])[:, 0]
         rival = q.masked_fill(F.one_hot(y, q.shape[1]).bool(), -1.0).amax(1)
-        boosted = F.cross_entropy(attacked, y) - (1.0001 - rival + 1e-12).log().mean()
+        entropy = F.cross_entropy(attacked, y, label_smoothing=self.label_smoothing)
+        boosted = entropy - (1.0001 - rival + 1e-12).log().mean()
         # log p by log_softmax: where p rounds to zero, that of F.kl_div has no gradient.
         difference = (p * (clean.log_softmax(1) - (q + 1e-12).log())).sum(1)
         weighted = (difference * (1.0000001 - own)).mean()

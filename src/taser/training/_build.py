@@ -129,12 +129,6 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
     accepted, threat = signature(kind).parameters, build_threat(config, dataset)
     if dataset.task == "regression" and "task" not in accepted:
         raise ValueError(f"{config.name} compares class probabilities; for regression use pgd")
-    if config.label_smoothing and dataset.task == "regression":
-        raise ValueError("objective.label_smoothing is for classes; this is a regression")
-    if config.label_smoothing and "label_smoothing" not in accepted:
-        raise ValueError(
-            f"objective.label_smoothing is for standard, fast, pgd and gaussian, not {config.name}"
-        )
     inner = attacks.PGD(threat, config.steps, config.step_size, kind.start)
     given = {
         "inner": one_step_pgd(threat, config.step_size) if kind.one_step else inner,
@@ -269,7 +263,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     teacher = copy.deepcopy(model).eval().requires_grad_(False) if config.teacher.weight else None
     learner = Learner(
         model, objective, build_optimiser(model, config.optimiser),
-        Precision(loop.precision, device), AttackView(loop.fold, loop.compile), regulariser,
+        Precision(loop.precision, device), AttackView(loop.fold), regulariser,
         teacher=teacher, teacher_weight=config.teacher.weight, awp_gamma=base.awp_gamma,
         penalty_in_ascent=base.awp_with_penalty, clip=config.optimiser.clip,
         accumulate=loop.accumulate,

@@ -72,10 +72,10 @@ class ObjectiveConfig:
 
     norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps, or
     1.25·epsilon for the single step of fast. beta: of TRADES; mart_weight: of MART; sigma: of the
-    noise of gaussian. label_smoothing: of standard, fast, pgd and gaussian. awp: perturb the
-    weights by awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the
-    regulariser take part in the ascent of the weights, unlike the published AWP. options: further
-    arguments of the objective's constructor.
+    noise of gaussian. label_smoothing: of the cross-entropy. awp: perturb the weights by awp_gamma
+    of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take part in the
+    ascent of the weights, unlike the published AWP. options: further arguments of the objective's
+    constructor.
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
@@ -227,16 +227,20 @@ class ValidationConfig:
             raise ValueError("validation.patience needs a figure to wait for: select says last")
 
 
+Tracker = Literal[
+    "tensorboard", "wandb", "mlflow", "trackio", "comet_ml", "aim", "clearml", "dvclive", "swanlab"
+]  # that Accelerate knows
+
+
 @dataclass(frozen=True, config=SETTINGS)
 class LoopConfig:
     """Duration, hardware and speed.
 
     accumulate: the number of pieces that a batch is processed in, to save memory. precision: "auto"
     is bfloat16 on a GPU that supports it, else float32. fold: attack a copy of the network with
-    BatchNorm folded into the convolutions, which is faster; compile: attack a compiled network,
-    which is faster still but needs a C++ compiler and up to a minute at the start. ema: decay of
-    the averaged weights that are validated and kept (0: none). save_minutes: between checkpoints
-    within an epoch. device: "auto" is Accelerate's choice.
+    BatchNorm folded into the convolutions, which is faster. ema: decay of the averaged weights that
+    are validated and kept (0: none). save_minutes: between checkpoints within an epoch. device:
+    "auto" is Accelerate's choice. track: where the log goes beside log.jsonl.
     """
 
     epochs: Count = 200
@@ -245,12 +249,12 @@ class LoopConfig:
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     channels_last: bool = True
     fold: bool = True
-    compile: bool = False
     ema: Share = 0.0
     seed: Whole = 0
     save_minutes: NotNegative = 5.0
     device: Literal["auto", "cpu"] = "auto"
     threads: Whole | None = None
+    track: Tracker | None = None
 
 
 @dataclass(frozen=True, config=SETTINGS)

@@ -4,38 +4,60 @@ import json
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
+from torch import Tensor, nn
 
-from taser._checkpoint import latest_checkpoint, save_checkpoint, weights_as_bytes
+from taser import attacks
+from taser._checkpoint import (
+    Checkpoint,
+    latest_checkpoint,
+    optimiser_tensors,
+    restore_optimiser,
+    save_checkpoint,
+    weights_as_bytes,
+)
 from taser._files import Progress, write_atomically
-from taser._runtime import average_buffers, combine_seeds, seeded_step, world_size
+from taser._runtime import (
+    VALIDATION,
+    all_sum,
+    average_buffers,
+    combine_seeds,
+    seeded_step,
+    world_size,
+)
 from taser.data import Batch, Preprocessing
 from taser.data._dataset import subset
 from taser.regularisers import TargetLoss
+from taser.stein._model_state import eval_mode
 
 from ._build import Setup, set_up
 from ._config import Config, ScheduleConfig
 from ._recipes import to_yaml
 from ._run_folder import Log, Result, check_same_run
-from ._run_state import RunState, from_checkpoint, to_checkpoint
 from ._step import NonFiniteLoss, gradient_ratio
-from ._validation import ValidationMetrics, validate
 
 LINES_PER_EPOCH = 10
 MEASUREMENTS = 10  # of the gradient ratio, over the ramp
+
+
+@dataclass(frozen=True)
+class ValidationMetrics:
+    """Accuracies, clean and under attack; for regression mean squared errors, negated."""
+
+    clean: float
+    robust: float
 
 
 def train(config: Config, out: Path | str, *, report: Progress | None = None) -> Result:
     """Train, or resume the run in `out`, which must have the same configuration.
 
     out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
-    tensorboard/, checkpoints/, best.safetensors (by what validation.select says), last.safetensors
-    and result.json. report(done, total, label) is called after each step.
+    checkpoints/, best.safetensors (by what validation.select says), last.safetensors and
+    result.json. report(done, total, label) is called after each step.
     """
     out = Path(out)
     check_same_run(config, out)
@@ -45,6 +67,66 @@ def train(config: Config, out: Path | str, *, report: Progress | None = None) ->
             return _Run(setup, out, report).finish()
     except Timeout:
         raise RuntimeError(f"another process is training in {out}: wait, or stop it") from None
+
+
+@dataclass
+class RunState:
+    """How far a run is.
+
+    step: steps done; measured: the gradient ratio that λ is multiplied with; weight: λ of now, if a
+    target for the loss decides it; best, best_step: the best validation; stale: how many
+    validations since the chosen figure rose; seconds: of training; sums, summed: of the log's next
+    line, in whose middle a checkpoint may come.
+    """
+
+    step: int = 0
+    measured: float | None = None
+    weight: float | None = None
+    best: ValidationMetrics | None = None
+    best_step: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
+    summed: int = 0
+
+
+def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
+    """What a resumed run needs; of several processes, the first's BatchNorm statistics."""
+    tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
+    tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
+    if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
+        tensors["centre"] = centre
+    sums = {name: float(value) for name, value in state.sums.items()}
+    return Checkpoint(tensors, {
+        "progress": {**asdict(state), "sums": sums},
+        "batches": setup.batches.state_dict(),
+        "scaler": setup.learner.precision.scaler.state_dict(),
+        "data": setup.dataset.hash,
+    })  # fmt: skip
+
+
+def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
+    """Put a checkpoint back into a run that was just set up."""
+    state = checkpoint.state
+    if state["data"] != setup.dataset.hash:
+        raise ValueError("the data are not those that this run began with: start a new one")
+    for name, module in _modules(setup).items():
+        module.load_state_dict(checkpoint.tensors[name])
+    if setup.learner.regulariser is not None and "centre" in checkpoint.tensors:
+        setup.learner.regulariser.load_state(checkpoint.tensors["centre"])
+    restore_optimiser(setup.learner.optimiser, checkpoint.tensors["optimiser"])
+    setup.batches.load_state_dict(state["batches"])
+    if state["scaler"]:
+        setup.learner.precision.scaler.load_state_dict(state["scaler"])
+    best = state["progress"]["best"]
+    return RunState(**{**state["progress"], "best": ValidationMetrics(**best) if best else None})
+
+
+def _modules(setup: Setup) -> dict[str, nn.Module]:
+    """The parts of a run that have a state_dict, by their names in a checkpoint."""
+    average = None if setup.average is None else setup.average.model
+    found = {"model": setup.learner.module, "average": average, "teacher": setup.learner.teacher}
+    return {name: module for name, module in found.items() if module is not None}
 
 
 class _Run:
@@ -70,7 +152,7 @@ class _Run:
         self._write("config.yaml", to_yaml(self.config))
         self._write("model.json", json.dumps(setup.architecture, indent=1))
         self._write("data.json", Preprocessing.of(setup.dataset).to_json())
-        self.log = Log(out, self.state.step, enabled=self.main)
+        self.log = Log(out, self.state.step, track=self.config.loop.track, enabled=self.main)
         self.means: dict[str, float] = {}  # of the log's last line
         self.metrics = self.state.best  # of the last validation
         self.saved = self.started = time.monotonic()
@@ -240,3 +322,27 @@ def learning_rate(step: int, steps: int, highest: float, config: ScheduleConfig)
 def ramp(step: int, steps: int, share: float) -> float:
     """min(1, t/T_w), which λ is multiplied with; T_w the given share of training."""
     return 1.0 if share <= 0 else min(1.0, step / max(1.0, share * steps))
+
+
+def validate(
+    model: nn.Module, x: Tensor, y: Tensor, attack: attacks.PGD,
+    *, seed: int = 0, batch: int = 256, rank: int = 0,
+) -> ValidationMetrics:  # fmt: skip
+    """Clean and robust figures over x, (N, *), and y, (N,); each process takes its share."""
+    regression = y.is_floating_point()
+    loss = attacks.squared_error if regression else attacks.cross_entropy
+    sums = torch.zeros(2, dtype=torch.float64)
+    device = next(model.parameters()).device
+    for number, rows in enumerate(torch.arange(len(x)).split(batch)):
+        if number % world_size() != rank:
+            continue
+        inputs, target = x[rows].to(device), y[rows].to(device)
+        generator = torch.Generator(device).manual_seed(combine_seeds(seed, VALIDATION, number))
+        attacked = attack(model, inputs, target, loss=loss, generator=generator)
+        with eval_mode(model, freeze=True), torch.no_grad():
+            for place, outputs in enumerate((model(inputs), model(attacked))):
+                right = -loss(outputs, target) if regression else outputs.argmax(1) == target
+                sums[place] += right.sum().cpu()
+    if world_size() > 1:
+        sums = all_sum(sums.to(device))
+    return ValidationMetrics(*(sums / len(x)).tolist())

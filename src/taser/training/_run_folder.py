@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
 from torch import nn
 
 from taser._files import read_json, write_atomically
@@ -31,32 +32,41 @@ class Result:
 
 
 class Log:
-    """log.jsonl and TensorBoard; a resumed run removes what came after its last checkpoint."""
+    """log.jsonl and a tracker; a resumed run removes what came after its last checkpoint.
 
-    def __init__(self, folder: Path, from_step: int, *, enabled: bool = True) -> None:
+    track: one of Accelerate's trackers; TensorBoard's files are in folder/tensorboard.
+    """
+
+    def __init__(
+        self, folder: Path, from_step: int, *, track: str | None = None, enabled: bool = True
+    ) -> None:
         self.path, self.enabled = folder / "log.jsonl", enabled
-        self._board: Any = None
-        if enabled:
-            kept = [json.dumps(line) for line in read_log(folder) if line["step"] <= from_step]
-            write_atomically(self.path, "".join(f"{line}\n" for line in kept))
-        if enabled and find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
+        self.trackers: list[Any] = []
+        if not enabled:
+            return
+        kept = [json.dumps(line) for line in read_log(folder) if line["step"] <= from_step]
+        write_atomically(self.path, "".join(f"{line}\n" for line in kept))
+        if track is not None:
+            if track not in (there := [str(kind) for kind in get_available_trackers()]):
+                ready = f"there are {', '.join(there)}" if there else "there is none"
+                raise ImportError(f"loop.track={track} needs a package that is missing; {ready}")
+            accelerator = Accelerator(log_with=track, project_dir=folder)
+            purge = {"tensorboard": {"purge_step": from_step + 1}}
+            accelerator.init_trackers("tensorboard" if track in purge else "taser", None, purge)
+            self.trackers = accelerator.trackers
 
     def write(self, step: int, kind: str, numbers: dict[str, float]) -> None:
         """Append one line."""
         if self.enabled:
             with self.path.open("a") as stream:
                 stream.write(json.dumps({"step": step, "kind": kind, **numbers}) + "\n")
-        if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        for tracker in self.trackers:
+            tracker.log({f"{kind}/{name}": value for name, value in numbers.items()}, step)
 
     def close(self) -> None:
-        """Flush and close TensorBoard's file."""
-        if self._board is not None:
-            self._board.close()
+        """End the tracker's run."""
+        for tracker in self.trackers:
+            tracker.finish()
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -86,7 +96,7 @@ def check_same_run(config: Config, out: Path) -> None:
     except ValueError as error:
         found = f"{out} holds a run of another version of taser ({error})"
         raise ValueError(f"{found}: choose another folder") from None
-    for free in ("threads", "save_minutes", "device"):  # they change no weight
+    for free in ("threads", "save_minutes", "device", "track"):  # they change no weight
         before["loop"].pop(free), now["loop"].pop(free)
     changed = [
         f"{section}.{key} was {value!r}, is {now[section][key]!r}"

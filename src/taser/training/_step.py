@@ -194,23 +194,16 @@ class Precision:
 
 @dataclass
 class AttackView:
-    """The module as attacks run it. fold: with its BatchNorms folded; compile: and compiled."""
+    """The module as attacks run it. fold: with its BatchNorms folded, where that is equal."""
 
     fold: bool = True
-    compile: bool = False
     _folded: FoldedModel | None = field(default=None, init=False, repr=False)
-    _compiled: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False)
 
     def of(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
         """The module with its weights of now, in eval mode. x: (B, *), to try it on."""
         if self.fold and self._folded is None:
             self._try_to_fold(module, x[:TRIED])
-        model = module if self._folded is None else self._folded.refresh()
-        if not self.compile:
-            return model
-        if self._compiled is None:
-            self._compiled = torch.compile(model, dynamic=False)
-        return self._compiled
+        return module if self._folded is None else self._folded.refresh()
 
     def _try_to_fold(self, module: nn.Module, x: Tensor) -> None:
         """Keep a folded copy if it is equal up to rounding, of ten bits if a GPU uses TF32."""
