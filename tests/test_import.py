@@ -10,8 +10,8 @@ import pytest
 import taser
 
 HEAVY = {
-    "accelerate", "diffusers", "matplotlib", "pandas", "pyarrow", "pyautoattack", "scipy",
-    "sklearn", "tensorboard", "torchvision", "transformers",
+    "accelerate", "diffusers", "lightning", "matplotlib", "pandas", "pyarrow", "pyautoattack",
+    "scipy", "sklearn", "tensorboard", "torchvision", "transformers",
 }  # fmt: skip
 
 
