@@ -176,3 +176,37 @@ def test_two_losses_of_one_batch_in_pieces() -> None:
         piece, labels = x[rows], y[rows]
         (F.cross_entropy(model(piece), labels) + robust(model, piece, labels)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_each_of_several_forwards_is_found_again() -> None:
+    """As in TRADES, where the attacked points come last, and in sums over pieces of a batch."""
+    x, y = batch()
+    one, two = x[:4].clone(), x[4:].clone()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    model(one)
+    robust(model, one, y[:4])  # the first call checks the layers, and compares the outputs
+    loss = sum(F.cross_entropy(model(points), y[:4]) for points in (one, two, one + 0.1))
+    count = Forwards(model)
+    penalty = robust(model, one, y[:4]) + robust(model, two, y[4:])
+    assert sum(count.rows) == 2 * (4 + 4)  # direction and one end, no forward for statistics
+    (loss + penalty).backward()
+    assert robust._recorder is not None
+    assert not robust._recorder._passes  # the backward frees what it held
+    expected = regulariser()(model, one, y[:4]) + regulariser()(model, two, y[4:])
+    torch.testing.assert_close(penalty, expected, rtol=1e-5, atol=0)
+
+
+def test_only_the_last_few_forwards_are_held() -> None:
+    """Graphs take memory; after a change of the weights they are of no use."""
+    x, _ = batch()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    for _ in range(20):
+        model(x)
+    assert robust._recorder is not None
+    assert len(robust._recorder._passes) == 4
+    with torch.no_grad():
+        model[0].weight.mul_(1.01)
+    model(x)
+    assert len(robust._recorder._passes) == 1

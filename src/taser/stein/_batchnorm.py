@@ -3,12 +3,14 @@
 :class:`SharedPass` records them in the loss's own forward, with the outputs.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
+from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, Literal, Self
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +34,7 @@ from ._model_state import (
 
 Statistics = Literal["auto", "running"]
 BATCH_NORM = signature(F.batch_norm)
+KEPT = 4  # forwards that are recorded at a time: their graphs take memory
 
 
 @contextmanager
@@ -88,27 +91,30 @@ def batch_statistics(
     of the loss. A compiled model runs uncompiled, because its graph does not call the function that
     is replaced here.
     """
-    norms = [] if which == "running" else list(_training_norms(model))
+    norms = {} if which == "running" else training_norms(model)
     if not norms:
         yield
         return
-    keys = {id(norm.running_mean) for norm in norms}
     with torch.compiler.set_stance("force_eager") if any_compiled(model) else nullcontext():
-        if recorded is not None and recorded.complete_for(keys):
-            statistics = recorded.statistics
-        else:
-            measured = _MeasuredStatistics(keys)
-            with eval_mode(model), measured:
+        if recorded is None or not recorded.complete_for(norms):
+            recorded = RecordedStatistics(model, of_loss=False)
+            with eval_mode(model), recorded:
                 model(x.clone())  # a copy: the model may begin with an operation in place
-            statistics = measured.statistics
-        with _FixedStatistics(statistics):
+            twice = [norms[key] for key, uses in recorded.uses.items() if uses > 1]
+            if twice:
+                raise UnsupportedLayer(
+                    f"a BatchNorm of {twice[0].num_features} channels is used twice in one pass, "
+                    "so that it has two means and variances. Give each place a norm of its own, or "
+                    "use batchnorm='running'"
+                )
+        with _FixedStatistics(recorded.statistics):
             yield
 
 
-def _training_norms(model: nn.Module) -> Iterator[_BatchNorm]:
-    for module in model.modules():
-        if isinstance(module, _BatchNorm) and module.training and module.running_mean is not None:
-            yield module
+def training_norms(model: nn.Module) -> dict[int, _BatchNorm]:
+    """The BatchNorms that normalise by the batch and keep running statistics, by those' id."""
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]
+    return {id(norm.running_mean): norm for norm in norms if norm.running_mean is not None}
 
 
 def _bound(args: Sequence, kwargs: dict | None) -> tuple:
@@ -152,51 +158,30 @@ class _FixedStatistics(TorchFunctionMode):
         return F.batch_norm(x, fixed_mean, fixed_var, scale, shift, False, 0.0, eps)
 
 
-class _MeasuredStatistics(_FixedStatistics):
-    """Measures the statistics of each norm's input, and normalises by them."""
-
-    def __init__(self, norms: set[int]) -> None:
-        super().__init__({})
-        self.norms = norms
-
-    def __torch_function__(
-        self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
-    ) -> Any:
-        if func is F.batch_norm and (key := id(args[1])) in self.norms:
-            if key in self.statistics:
-                raise UnsupportedLayer(
-                    f"a BatchNorm of {len(args[1])} channels is used twice in one pass, so that it "
-                    "has two means and variances. Give each place a norm of its own, or use "
-                    "batchnorm='running'"
-                )
-            self.statistics[key] = mean_and_variance(full_precision(args[0]))
-        return super().__torch_function__(func, types, args, kwargs)
-
-
 class RecordedStatistics(TorchFunctionMode):
-    """Records mean and variance of each BatchNorm's input in a pass that the loss makes.
+    """Records mean and variance of the inputs of the BatchNorms in training mode.
 
-    The first pass inside the context counts. The statistics keep that pass's graph, so that one
-    backward of loss and penalty together serves both.
+    of_loss: in passes that the loss makes, of which the first counts. The statistics keep that
+    pass's graph, so that one backward of loss and penalty together serves both. Else in a pass of
+    the penalty's own, in eval mode, which leaves the running statistics alone.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    active: ClassVar[int] = 0  # contexts that are open: an explicit SharedPass has precedence
+
+    def __init__(self, model: nn.Module, *, of_loss: bool = True) -> None:
         super().__init__()
-        self.model = model
-        self.norms = {id(norm.running_mean) for norm in _training_norms(model)}
+        self.model, self.of_loss = model, of_loss
+        self.norms = training_norms(model)
         self.statistics: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: Counter[int] = Counter()
         self.passes = 0
         self._hook: RemovableHandle | None = None
         self._graph = True
 
-    active: ClassVar[int] = 0  # contexts that are open: an explicit SharedPass has precedence
-
-    def complete_for(self, norms: set[int]) -> bool:
+    def complete_for(self, norms: Iterable[int]) -> bool:
         """Whether every pass used each of these norms once."""
-        return norms <= self.statistics.keys() and all(
-            self.uses[norm] == self.passes for norm in norms
-        )
+        once = all(self.uses[norm] == self.passes for norm in norms)
+        return once and set(norms) <= self.statistics.keys()
 
     def __enter__(self) -> Self:
         self._graph = torch.is_grad_enabled()
@@ -216,104 +201,63 @@ class RecordedStatistics(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
     ) -> Any:
-        if func is F.batch_norm and id(args[1]) in self.norms and not self._will_be_recomputed():
-            self.uses[id(args[1])] += 1
-            if self.uses[id(args[1])] == 1:
-                return self._record(*_bound(args, kwargs))
-        return func(*args, **(kwargs or {}))
+        if func is not F.batch_norm or id(args[1]) not in self.norms or self._will_be_recomputed():
+            return func(*args, **(kwargs or {}))
+        x, running_mean, running_var, weight, bias, training, momentum, eps = _bound(args, kwargs)
+        affine, key = (weight, bias), id(running_mean)
+        self.uses[key] += 1
+        if not self.of_loss:
+            y, *found = normalised_with_statistics(x, None, None, *affine, 0.0, eps)
+        elif self.uses[key] > 1:
+            return func(*args, **(kwargs or {}))
+        elif training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
+            running = running_mean, running_var
+            y, *found = normalised_with_statistics(x, *running, *affine, momentum, eps)
+        else:  # in half precision the layer's own statistics are too rough
+            found = [*mean_and_variance(full_precision(x))]
+            y = func(*args, **(kwargs or {}))
+        self.statistics[key] = found[0], found[1]
+        return y
 
     def _will_be_recomputed(self) -> bool:
         """Whether this is inside of torch.utils.checkpoint: without a graph, or with its hooks."""
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        return torch.is_grad_enabled() != self._graph or hooks is not None
-
-    def _record(
-        self, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None,
-        bias: Tensor | None, training: bool, momentum: float, eps: float,
-    ) -> Tensor:  # fmt: skip
-        if training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
-            y, mean, var = BatchNormWithStatistics.apply(
-                x, running_mean, running_var, weight, bias, momentum, eps
-            )
-        else:  # in half precision the layer's own statistics are too rough
-            mean, var = mean_and_variance(full_precision(x))
-            y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        self.statistics[id(running_mean)] = mean, var
-        return y
+        return self.of_loss and (torch.is_grad_enabled() != self._graph or hooks is not None)
 
 
-class BatchNormWithStatistics(torch.autograd.Function):
+def normalised_with_statistics(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
+    bias: Tensor | None, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y = γ(x − μ)/√(v + ε) + β, and μ, v with gradients: x (B, C, *), the others (C,).
 
     The fused kernel computes μ and v but does not return them with a gradient; computing them
-    again would read every activation once more, forwards and backwards. Running statistics are
-    updated as usual.
+    again would read every activation once more. Running statistics are updated as usual.
     """
+    y, mean, invstd = torch.native_batch_norm(
+        x, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    mean, var = _WithGradient.apply(x, mean, invstd.detach().pow(-2) - eps)
+    return y, mean, var
+
+
+class _WithGradient(torch.autograd.Function):
+    """Mean and variance of each channel of x, of given values, with their gradients."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, running_mean: Tensor, running_var: Tensor, weight: Tensor | None,
-        bias: Tensor | None, momentum: float, eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        y, mean, invstd = torch.native_batch_norm(
-            x, weight, bias, running_mean, running_var, True, momentum, eps
-        )
-        ctx.save_for_backward(x, weight, bias, mean, invstd)
-        ctx.eps = eps
-        ctx.set_materialize_grads(False)
-        return y, mean.clone(), invstd.pow(-2) - eps
+    def forward(ctx: Any, x: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        mean = mean.clone()
+        ctx.save_for_backward(x, mean)  # the output, whose own gradient a second backward takes
+        return mean, var.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, weight, bias, mean, invstd = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[i] for i in (0, 3, 4)]
-        if torch.is_grad_enabled():  # a double backward
-            of_x, of_weight, of_bias = _with_graph((x, weight, bias), ctx.eps, gradients, wanted)
-        else:
-            of_x, of_weight, of_bias = _fused(x, weight, mean, invstd, ctx.eps, gradients, wanted)
-        return of_x, None, None, of_weight, of_bias, None, None
-
-
-Gradients = tuple[Tensor | None, ...]
-
-
-def _fused(
-    x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, eps: float,
-    gradients: Gradients, wanted: list[bool],
-) -> Gradients:  # fmt: skip
-    """The kernel's own backward, with ∂μ/∂x = 1/n and ∂v/∂x = 2(x − μ)/n for n values a channel."""
-    of_y, of_mean, of_var = gradients
-    of_x = of_weight = of_bias = None
-    if of_y is not None:
-        of_x, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            of_y, x, weight, None, None, mean, invstd, True, eps, wanted
-        )
-    if wanted[0] and (of_mean is not None or of_var is not None):
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """∂μ/∂x = 1/n and ∂v/∂x = 2(x − μ)/n, for n values a channel."""
+        x, mean = ctx.saved_tensors
         n, shape = x.numel() // x.shape[1], (1, -1, *[1] * (x.ndim - 2))
-        zero = torch.zeros_like(mean)
-        slope = 2 / n * (zero if of_var is None else of_var)
-        start = (zero if of_mean is None else of_mean) / n - slope * mean
-        more = torch.addcmul(start.view(shape), x, slope.view(shape))
-        of_x = more if of_x is None else of_x.add_(more)
-    return of_x, of_weight, of_bias
-
-
-def _with_graph(
-    inputs: Gradients, eps: float, gradients: Gradients, wanted: list[bool]
-) -> list[Tensor | None]:
-    """The same backward from operations that torch can differentiate again."""
-    x, weight, bias = inputs
-    assert x is not None
-    outputs = (F.batch_norm(x, None, None, weight, bias, True, 0.0, eps), *mean_and_variance(x))
-    present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-    own = [t for t, w in zip(inputs, wanted, strict=True) if w and t is not None]
-    found = iter(
-        torch.autograd.grad(
-            [outputs[i] for i in present], own, [gradients[i] for i in present],
-            create_graph=True, allow_unused=True,
-        )
-    )  # fmt: skip
-    return [next(found) if w else None for w in wanted]
+        slope = 2 / n * gradients[1]
+        start = gradients[0] / n - slope * mean
+        return torch.addcmul(start.view(shape), x, slope.view(shape)), None, None
 
 
 class SharedPass:
@@ -396,9 +340,8 @@ class SharedPass:
         return self._with_outputs(None)
 
     def _with_outputs(self, outputs: Tensor | None) -> "SharedPass":
-        shared = SharedPass()
-        shared.statistics, shared.outputs = self.statistics, outputs
-        shared.layers, shared.random = self.layers, self.random
+        shared = copy(self)
+        shared.outputs = outputs
         return shared
 
     def matches(self, f: Probed, x: Tensor) -> bool | None:
@@ -427,15 +370,15 @@ class SharedPass:
 class PassRecorder:
     """Records the loss's forwards of a model by hooks, so that the penalty can share them.
 
-    Recorded is a forward in training mode, with gradients, of one tensor that requires none. A
-    backward through its outputs frees its graph and ends its use. Copies of the model, pickled or
-    deep, are not recorded.
+    Recorded are the last few forwards in training mode, with gradients, of one tensor that requires
+    none. A backward through its outputs frees a forward's graph and ends its use. Copies of the
+    model, pickled or deep, are not recorded.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = ref(model)
         self._recording: SharedPass | None = None
-        self._last: tuple[Tensor, int, SharedPass] | None = None
+        self._passes: deque[tuple[Tensor, int, SharedPass]] = deque(maxlen=KEPT)
         self._hooks = [
             model.register_forward_pre_hook(_Hook(self._begin)),
             model.register_forward_hook(_Hook(self._end), always_call=True),
@@ -447,16 +390,18 @@ class PassRecorder:
             hook.remove()
 
     def shared_pass(self, model: nn.Module, x: Tensor) -> SharedPass | None:
-        """The recorded forward of this very x at the present weights, once; None without one."""
-        last, self._last = self._last, None
-        if last is None or self.model() is not model:
+        """The last recorded forward of this very x at the present weights, once; else None."""
+        found = [p for at, v, p in self._passes if at is x and x._version == v]
+        if not found or self.model() is not model:
             return None
-        recorded, version, shared = last
-        same = recorded is x and x._version == version and shared.at_present_weights
-        return shared if same and not shared.random else None
+        self._keep(lambda other: other is not found[-1])
+        return found[-1] if found[-1].at_present_weights and not found[-1].random else None
+
+    def _keep(self, wanted: Callable[[SharedPass], bool]) -> None:
+        self._passes = deque((entry for entry in self._passes if wanted(entry[2])), KEPT)
 
     def _begin(self, model: nn.Module, inputs: tuple) -> None:
-        self._last = None
+        self._keep(lambda shared: shared.at_present_weights)
         x = inputs[0] if len(inputs) == 1 else None
         wanted = model.training and torch.is_grad_enabled() and self.model() is model
         wanted = wanted and self._recording is None and not RecordedStatistics.active
@@ -472,11 +417,11 @@ class PassRecorder:
         shared.__exit__(None, None, None)
         if isinstance(outputs, Tensor) and outputs.requires_grad:
             shared.outputs = outputs
-            outputs.register_hook(self._forget)
-            self._last = inputs[0], inputs[0]._version, shared
+            outputs.register_hook(partial(self._forget, ref(shared)))
+            self._passes.append((inputs[0], inputs[0]._version, shared))
 
-    def _forget(self, _gradient: Tensor) -> None:
-        self._last = None
+    def _forget(self, used: ReferenceType[SharedPass], _gradient: Tensor) -> None:
+        self._keep(lambda shared: shared is not used())
 
 
 class _Hook:

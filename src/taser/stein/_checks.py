@@ -112,7 +112,7 @@ def place(layer: str) -> str:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Run LayerNorm, InstanceNorm and attention from operations that autograd knows throughout.
+    """Run LayerNorm, InstanceNorm and attention from operations whose derivatives are all right.
 
     The fused LayerNorm and InstanceNorm have a silently wrong third derivative (up to 70 % off in
     the parameter gradient of a Laplacian: pytorch#186256, #175754), and the fused attention has
@@ -131,12 +131,12 @@ class _PlainNorms(TorchFunctionMode):
 
 def layer_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
-    bias: Tensor | None = None, eps: float = 1e-5, cudnn_enable: bool = True,  # noqa: ARG001 — torch.layer_norm passes it
+    bias: Tensor | None = None, eps: float = 1e-5, *_: Any,
 ) -> Tensor:  # fmt: skip
-    """(x − mean)/√(var + eps)·weight + bias over the last dimensions."""
-    y = _standardise(x, tuple(range(-len(normalized_shape), 0)), eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+    """(x − mean)/√(var + eps)·weight + bias over the last dimensions, a GroupNorm of one group."""
+    weight, bias = (None if each is None else each.flatten() for each in (weight, bias))
+    flat = x.reshape(-1, math.prod(normalized_shape))
+    return torch.group_norm(flat, 1, weight, bias, eps).view_as(x)
 
 
 def instance_norm(
@@ -144,20 +144,11 @@ def instance_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """(x − mean)/√(var + eps)·weight + bias over the spatial dimensions of every channel."""
-    if not use_input_stats:  # running statistics: an affine map, which every kernel gets right
-        return F.instance_norm(
-            x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
-        )
-    y = _standardise(x, tuple(range(2, x.ndim)), eps)
-    channels = (1, -1, *[1] * (x.ndim - 2))
-    y = y if weight is None else y * weight.view(channels)
-    return y if bias is None else y + bias.view(channels)
-
-
-def _standardise(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    centered = x - x.mean(dims, keepdim=True)
-    return centered * torch.rsqrt(centered.square().mean(dims, keepdim=True) + eps)
+    """(x − mean)/√(var + eps)·weight + bias of every channel, a GroupNorm of as many groups."""
+    if use_input_stats:
+        return torch.group_norm(x, x.shape[1], weight, bias, eps)
+    # By running statistics: an affine map, which every kernel gets right.
+    return F.instance_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
 
 
 _PLAIN: dict[Callable, Callable] = {
