@@ -157,11 +157,11 @@ def test_honest_networks_pass(
     assert result.verdict == "trust", [check.figure for check in result.failed]
     assert not result.skipped
     assert len(result.checks) == len(CHECKS)
-    accuracies = [point.accuracy for point in result.curve]
+    accuracies = list(result.curve.accuracies)
     assert accuracies == sorted(accuracies, reverse=True)
     assert accuracies[-1] == 0
     if loss is not standard:
-        at_threat = {point.epsilon: point.accuracy for point in result.curve}[THREAT.epsilon]
+        at_threat = dict(zip(result.curve.epsilons, accuracies, strict=True))[THREAT.epsilon]
         assert at_threat > 0.3  # there was something left to find
 
 

@@ -81,7 +81,7 @@ def test_every_comparison_can_fail() -> None:
     target: Any = SimpleNamespace(
         n=100, steps=5, restarts=1, queries=9, threat=Threat("linf", 0.1), all_examples=every,
         after_losses=every, after_longer=fewer, after_restarts=fewer, after_gradients=every,
-        classes=10, after_all_pgd=every, after=lambda _, right: right & fewer,
+        classes=10, after=lambda _, right: right & fewer,
         after_pgd=lambda name, *_, **__: starts[name],
         after_epsilon={0.1: fewer, 0.2: every},
     )  # fmt: skip
@@ -89,6 +89,7 @@ def test_every_comparison_can_fail() -> None:
         found = check(target)
         assert (found.passed, found.numbers["count"]) == (False, 10), check
     assert large_epsilon(target).numbers["count"] == 100
+    target.after_longer = target.after_restarts = every
     target.after_gradients = torch.arange(100) >= 25  # between losses, ten are allowed
     assert (targeted(target).passed, targeted(target).numbers["count"]) == (False, 25)
 

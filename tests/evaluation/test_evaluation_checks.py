@@ -124,6 +124,20 @@ def test_odd_models_give_findings(after: Callable, finding: str) -> None:
     assert findings(Wrapped(after).eval()) == {finding}
 
 
+class Adapts(Wrapped):
+    """Moves its input along a gradient of its own before it answers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.inner(x).logsumexp(1).sum(), x)
+        return self.inner(x.detach() + 0.01 * gradient.sign())
+
+
+def test_a_model_that_differentiates_when_called_gives_a_finding() -> None:
+    assert findings(Adapts(lambda z: z).eval()) == {"dynamic", "no gradient"}
+
+
 def test_evaluation_keeps_the_random_state() -> None:
     before = torch.get_rng_state()
     findings(Wrapped(lambda z: z + torch.randn_like(z)).eval())

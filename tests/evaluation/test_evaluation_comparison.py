@@ -51,8 +51,8 @@ def test_a_clear_lead_is_bold_and_a_small_one_is_not() -> None:
     tie = {name: models[name] for name in ("near", "nearer")}
     assert not any(cell.best for row in compare(tie).rows.values() for cell in row.values())
     table = comparison_table(models)
-    assert "**50.0** (" in table.markdown()
-    assert "<b>50.0</b> (" in table.html()
+    assert "**50.0** [" in table.markdown()
+    assert "<b>50.0</b> [" in table.html()
     assert table.markdown().count("**") == 2 * 3  # attack a, attack b, worst case
     assert "n = 1000" in table.caption
 

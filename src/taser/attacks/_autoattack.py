@@ -2,11 +2,10 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from logging.handlers import BufferingHandler
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,23 +20,17 @@ from ._pgd import RestartedPGD
 from ._simple import Cascade
 from ._spsa import SPSA
 
-LOGGER = logging.getLogger("auto-attack")
+
+class _Warns(logging.Handler):
+    """What the package logs becomes an AttackWarning."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warnings.warn(f"AutoAttack says: {record.getMessage()}", AttackWarning, stacklevel=2)
 
 
-@contextmanager
-def log_as_warnings() -> Iterator[None]:
-    """What the package logs as a warning becomes an AttackWarning, each message once."""
-    collector = BufferingHandler(1_000_000)
-    collector.setLevel(logging.WARNING)
-    propagate, LOGGER.propagate = LOGGER.propagate, False
-    LOGGER.addHandler(collector)
-    try:
-        yield
-    finally:
-        LOGGER.removeHandler(collector)
-        LOGGER.propagate = propagate
-    for message in dict.fromkeys(record.getMessage() for record in collector.buffer):
-        warnings.warn(f"AutoAttack says: {message}", AttackWarning, stacklevel=3)
+LOGGER = logging.getLogger(__name__)
+LOGGER.addHandler(_Warns(logging.WARNING))
+LOGGER.propagate = False
 
 
 class _AllBroken(Exception):
@@ -47,11 +40,10 @@ class _AllBroken(Exception):
 class EarlyExit:
     """A model that stops computing an example as soon as it got it wrong.
 
-    The package's attacks call it instead of the model: it keeps the first wrongly classified point
-    inside the ball (`found`, x itself where there is none), returns made-up logits for that row
-    from then on (wrong, without gradient), and ends the run when no example is left; the others
-    are attacked as they would have been. For the clean examples, without a gradient, it repeats
-    its first logits, also for a model that draws. ranking: (B, C), the smallest clean logit first.
+    The package's attacks call it instead of the model. It keeps the first wrong point inside the
+    ball (`found`, x where there is none), returns made-up logits for that row from then on, and
+    ends the run when no example is left. For the clean examples it repeats its first logits, also
+    for a model that draws. ranking: (B, C), the smallest clean logit first.
     """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor, threat: Threat) -> None:
@@ -122,7 +114,7 @@ class AutoAttackPart:
         def logits(u: Tensor) -> Tensor:
             return model(back(u.to(x.dtype)).clone()).float()  # a first layer may work in place
 
-        with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings():
+        with eval_mode(model, freeze=True), restored_rng(x.device):
             # The package wants u = (x − low)/(high − low) in [0, 1] and single precision.
             u = (x if unit else (x - low) / width).detach().float().contiguous()
             threat = replace(self.threat, epsilon=self.threat.epsilon / width, low=0.0, high=1.0)
@@ -141,8 +133,9 @@ class AutoAttackPart:
             target, eps=target.threat.epsilon, norm={"linf": "Linf", "l2": "L2"}[self.threat.norm],
             seed=self.seed, device=x.device, version="standard",
         )  # fmt: skip
-        package.apgd.init_hyperparam(x)
-        package.apgd_targeted.init_hyperparam(x)
+        for attack in (package.apgd, package.apgd_targeted):
+            attack.init_hyperparam(x)
+            attack.logger = LOGGER
         return package
 
     def _run(self, package: Any, target: EarlyExit) -> None:
@@ -197,20 +190,6 @@ def autoattack(
         notes.append("Square with ℓ2 needs images: strong SPSA was run instead")
     ce, fab = AutoAttackPart("apgd-ce", threat, seed), AutoAttackPart("fab-t", threat, seed)
     return Cascade("autoattack", (ce, dlr, fab, last), note="; ".join(notes))
-
-
-def check_with_package(model: Model, x: Tensor, y: Tensor) -> None:
-    """The package's checks of a model (random? probabilities?), as :class:`AttackWarning`s."""
-    from pyautoattack import checks
-
-    def copied(x: Tensor) -> Tensor:
-        return model(x.clone())  # which may work in place
-
-    with eval_mode(model, freeze=True), restored_rng(x.device), log_as_warnings(), torch.no_grad():
-        checks.check_randomized(copied, x, y, logger=LOGGER)
-        checks.check_range_output(copied, x, logger=LOGGER)
-        checks.funcs.update(dict.fromkeys(checks.funcs, 0))  # it keeps counts of earlier models
-        checks.check_dynamic(copied, x, logger=LOGGER)
 
 
 def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:

@@ -3,11 +3,11 @@
 from taser._runtime import check_arguments
 from taser.data._dataset import subset
 
-from ._audit import Audit, Point, TooFewCorrect, audit, undefended
+from ._audit import Audit, TooFewCorrect, audit, undefended
 from ._audit_checks import CHECKS, Check
 from ._certify import Certificates, attack_smoothed, certify, read_certificates
 from ._corruptions import shift
-from ._evaluate import accuracy_curve, evaluate
+from ._evaluate import Curve, accuracy_curve, evaluate
 from ._out_of_distribution import out_of_distribution
 from ._record import Evaluation, Finding
 from ._statistics import (
@@ -21,8 +21,8 @@ from ._statistics import (
 )
 
 __all__ = [
-    "CHECKS", "Audit", "Certificates", "Check", "Comparison", "Evaluation", "Finding", "Interval",
-    "Point", "TooFewCorrect", "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit",
+    "CHECKS", "Audit", "Certificates", "Check", "Comparison", "Curve", "Evaluation", "Finding",
+    "Interval", "TooFewCorrect", "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit",
     "certify", "compare", "difference_interval", "evaluate", "mcnemar", "out_of_distribution",
     "read_certificates", "retrained_interval", "shift", "subset", "undefended",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from taser.models import MLP, SmallCNN
 from ._attack_loop import AttackLoop, locked_store
 from ._audit_checks import CHECKS, Check
 from ._audit_target import AuditTarget, Rehearsal
+from ._evaluate import Curve
 from ._model_checks import check_data, check_model, fix_buffers, oddities
 from ._record import Finding, Provenance, described, device_of, seeded
 from ._statistics import Interval, accuracy_interval
@@ -32,25 +33,17 @@ class TooFewCorrect(ValueError):
         super().__init__(f"an audit takes {wanted}; it got {correct} of {given}. Give it more")
 
 
-@dataclass(frozen=True)
-class Point:
-    """Robust accuracy at one ε, over the n examples that the model gets right."""
-
-    epsilon: float
-    accuracy: float
-
-
 @dataclass(frozen=True, repr=False)
 class Audit:
     """The checks' results.
 
-    curve: accuracy as ε grows; n: how many of the `given` examples are audited, all that the
+    curve: their accuracy as ε grows; n: how many of the `given` examples are audited, all that the
     model gets right; robust: how many of them are right under every attack; findings: other
     oddities; settings: seeds, hashes, versions and budgets.
     """
 
     checks: tuple[Check, ...]
-    curve: tuple[Point, ...]
+    curve: Curve
     threat: Threat
     n: int
     robust: int
@@ -151,7 +144,8 @@ def audit(
             failed = [one.name for one in checks if one.passed is False]
             target.label = "audit" + f", failed so far: {', '.join(failed)}" * bool(failed)
             checks.append(check(target))
-    curve = tuple(Point(e, float(m.float().mean())) for e, m in target.after_epsilon.items())
+    shares = tuple(float(right.float().mean()) for right in target.after_epsilon.values())
+    curve = Curve(tuple(target.after_epsilon), shares, "PGD on three losses", target.n)
     findings += [*odd, *target.findings.values()]
     robust = int(target.robust.sum())
     return Audit(tuple(checks), curve, threat, target.n, robust, len(y), tuple(findings), settings)

@@ -204,7 +204,7 @@ def targeted(target: AuditTarget) -> Check:
     little that PGD missed unless the losses of PGD are flat or rugged."""
     if target.classes < 4:
         return Check("", None, f"targeted APGD needs four classes; there are {target.classes}", "")
-    count = _broken(target.after_all_pgd, target.after_gradients)
+    count = _broken(target.after_longer & target.after_restarts, target.after_gradients)
     what = "broken by targeted APGD and not by PGD"
     return counted(target.n, count, what, allowed=ALLOWED_LOSS)
 

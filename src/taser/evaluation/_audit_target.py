@@ -51,15 +51,8 @@ class AuditTarget:
     def __post_init__(self) -> None:
         self.robust = self.all_examples
 
-    @property
-    def n(self) -> int:
-        """How many examples are audited."""
-        return len(self.loop.y)
-
-    @property
-    def all_examples(self) -> Tensor:
-        """All are right before any attack."""
-        return torch.ones(self.n, dtype=torch.bool)
+    n = property(lambda self: len(self.loop.y))
+    all_examples = property(lambda self: torch.ones(self.n, dtype=torch.bool))
 
     def after(self, attack: Attack, right: Tensor) -> Tensor:
         """Run an attack on the examples `right`, (n,): those that are still right."""
@@ -117,33 +110,23 @@ class AuditTarget:
         return self.after_pgd("restarted", self.after_losses)
 
     @cached_property
-    def after_all_pgd(self) -> Tensor:
-        """After PGD of all kinds."""
-        return self.after_longer & self.after_restarts
-
-    @cached_property
     def after_gradients(self) -> Tensor:
-        """After every gradient attack, APGD on each wrong class last."""
-        right = self.after_all_pgd
-        if self.classes < 4:  # targeted APGD needs four
+        """After PGD of all kinds, and APGD on each wrong class (which needs four classes)."""
+        right = self.after_longer & self.after_restarts
+        if self.classes < 4:
             return right
-        targeted = Budgeted("apgd-t", self.threat, self.loop.seed, budget=self.steps)
-        return self.after(targeted, right)
+        return self.after(Budgeted("apgd-t", self.threat, self.loop.seed, budget=self.steps), right)
 
     @cached_property
     def after_epsilon(self) -> dict[float, Tensor]:
         """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
-        threat = self.threat
-        low, high = threat.box_around(self.loop.x)
-        box = high - low
-        if threat.norm == "l2":
-            box *= sqrt(self.loop.x[0].numel())
-        found = {threat.epsilon: self.after_losses}
-        for epsilon in (*(f * threat.epsilon for f in FACTORS if f * threat.epsilon < box), box):
-            if epsilon != threat.epsilon:
-                wider = replace(threat, epsilon=epsilon)
-                name = f"ε={epsilon:g}"
-                found[epsilon] = self.after_pgd(name, self.all_examples, threat=wider)
+        low, high = self.threat.box_around(self.loop.x)
+        box = (high - low) * (sqrt(self.loop.x[0].numel()) if self.threat.norm == "l2" else 1)
+        found = {self.threat.epsilon: self.after_losses}
+        for epsilon in (*(e for f in FACTORS if (e := f * self.threat.epsilon) < box), box):
+            if epsilon not in found:
+                wider = replace(self.threat, epsilon=epsilon)
+                found[epsilon] = self.after_pgd(f"ε={epsilon:g}", self.all_examples, threat=wider)
         return dict(sorted(found.items()))
 
 

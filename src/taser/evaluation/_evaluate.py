@@ -16,11 +16,11 @@ from taser.data._dataset import subset
 
 from ._attack_loop import AttackLoop, locked_store, passes_of
 from ._model_checks import (
-    attack_findings,
     check_data,
     check_model,
     fix_buffers,
     oddities,
+    replaced_stages,
     square_findings,
 )
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
@@ -62,7 +62,7 @@ def evaluate(
     model = fix_buffers(model, x)
     classes, odd = check_model(model, x, y)
     plan = _plan(attacks, threat, classes, x.ndim == 4, seed)
-    findings += [*odd, *attack_findings(model, x, y, plan)]
+    findings += [*odd, *replaced_stages(plan)]
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
     settings = {
         **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),

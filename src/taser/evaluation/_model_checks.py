@@ -1,22 +1,22 @@
 """Checks of the data and of the model before an evaluation, and what attacks report of a model."""
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from taser.attacks import Attack, AutoAttackPart, Model, Threat, input_gradient, margin
-from taser.attacks._autoattack import check_with_package
-from taser.attacks._simple import Cascade, stages_of
+from taser.attacks import Attack, Model, Threat, input_gradient, margin
+from taser.attacks._simple import Cascade
 from taser.data._dataset import subset
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import check_module, eval_mode, restored_buffers, restored_rng
 
-from ._attack_loop import TRIED, Differentiable, warnings_to_findings
-from ._record import Finding, Verdicts
+from ._attack_loop import TRIED, Differentiable
+from ._record import Finding, Verdicts, predictions
 
 TOLERANCE = 1e-6  # of the box: what rounding does to pixels that were scaled in float32
 COMPARED = 200  # examples whose distances are measured
@@ -140,6 +140,12 @@ def _oddities_of(
     elif float((logits[0] - alone[0]).norm()) > CHANGE * float(length[0]):
         what = "an example's output depends on the others in its batch: verdicts do too"
         yield Finding("coupled", what)
+    calls = [patch(f"torch.autograd.{name}") for name in ("backward", "grad")]
+    with calls[0] as one, calls[1] as other, suppress(Exception), restored_rng(x.device):
+        predictions(model, x[:1])
+    if one.called or other.called:
+        what = "the model differentiates when it is called, as a defence that adapts to its input"
+        yield Finding("dynamic", f"{what}: gradients through it may mislead")
     if looks_like_probabilities(logits):
         what = "the model gives probabilities: they saturate, and gradients vanish with them"
         yield Finding("probabilities", f"{what}; evaluate its logits")
@@ -151,15 +157,9 @@ def oddities(findings: Iterable[Finding]) -> list[str]:
     return sorted(finding.name for finding in findings if finding.name in names)
 
 
-def attack_findings(model: Model, x: Tensor, y: Tensor, plan: Sequence[Attack]) -> list[Finding]:
-    """Stages that were replaced, and AutoAttack's own checks of the model."""
-    findings = [Finding(a.name, a.note) for a in plan if isinstance(a, Cascade) and a.note]
-    if any(isinstance(stage, AutoAttackPart) for a in plan for stage in stages_of(a)):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            check_with_package(model, x[:TRIED], y[:TRIED])
-        findings += warnings_to_findings(caught, "autoattack")
-    return findings
+def replaced_stages(plan: Sequence[Attack]) -> list[Finding]:
+    """What a cascade runs in place of stages that it cannot."""
+    return [Finding(a.name, a.note) for a in plan if isinstance(a, Cascade) and a.note]
 
 
 def square_findings(found: Verdicts) -> list[Finding]:

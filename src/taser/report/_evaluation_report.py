@@ -1,29 +1,27 @@
 """Reports of an evaluation, of several models side by side, and of an audit."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from taser._files import write_atomically
-from taser.evaluation import Audit, Evaluation, Interval, accuracy_interval, compare
-from taser.evaluation._evaluate import Curve
+from taser.attacks import Threat
+from taser.attacks._attack import shown
+from taser.evaluation import Audit, Curve, Evaluation, Interval, accuracy_interval, compare
 from taser.evaluation._statistics import differences
 
-from ._page import Block, Page, Picture, Table, png, show_image
+from ._page import Block, Page, Picture, Table, png, show_image, with_bounds
 
-SHOWN = 8  # adversarial examples
+SHOWN = 6  # attacked inputs: on a screen of 420 pixels their titles can be read
 EXAMPLES = (
-    "Clean inputs with their labels, adversarial inputs with their predictions, and the "
-    "differences with their size, scaled so that the largest change is black or white."
+    "First row: clean inputs and their labels. Second row: the same inputs, attacked, and what the "
+    "model takes them for. Third row: the change and its size; the largest is black or white."
 )
 ENOUGH = 100  # audited examples: with fewer, a tenth of them may hide behind sampling error
-AUDIT_CURVE = (
-    "Accuracy on the audited examples as ε grows, under PGD on three losses; dashed: the ε of the "
-    "claim. It should fall steadily, and to zero."
-)
+FALL = "The dashed line is the ε of the threat. Accuracy should fall steadily, and to zero."
 
 
 def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Figure | None:
@@ -34,7 +32,7 @@ def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Fig
     broken = (evaluation.clean & ~evaluation.robust).nonzero()[:SHOWN, 0]
     if evaluation.x_adv is None or len(broken) == 0:
         return None
-    figure = Figure(figsize=(1.2 * SHOWN, 4.2), layout="constrained")
+    figure = Figure(figsize=(SHOWN, 4), layout="constrained")
     grid = figure.subplots(3, SHOWN, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
@@ -56,15 +54,17 @@ def centred(field: Tensor) -> Tensor:
     return 0.5 + field / (2 * size)
 
 
-def draw_curve(curve: Curve, evaluation: Evaluation) -> Figure:
-    """Accuracy over ε, with the figures of the evaluation at its own ε."""
-    figure = Figure(figsize=(6, 3.4), layout="constrained")
+def draw_curve(curve: Curve, threat: Threat, stars: Mapping[str, float]) -> Figure:
+    """Accuracy over ε, dashed the threat's; stars: accuracies of other attacks there, by name."""
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(curve.epsilons, [100 * a for a in curve.accuracies], "o-", label=curve.attack)
-    at = evaluation.threat.epsilon
-    axes.axvline(at, color="0.5", linestyle="--")
-    for name, verdicts in evaluation.attacks.items():
-        axes.plot([at], [100 * verdicts.accuracy], "*", markersize=11, label=name)
+    axes.axvline(threat.epsilon, color="0.5", linestyle="--")
+    for name, accuracy in stars.items():
+        axes.plot([threat.epsilon], [100 * accuracy], "*", markersize=11, label=name)
+    smallest = min(e for e in curve.epsilons if e > 0)
+    axes.set_xscale("symlog", base=2, linthresh=smallest, linscale=0.5)
+    axes.set_xticks(curve.epsilons, map(shown, curve.epsilons), rotation=45)
     axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
     axes.legend(frameon=False)
     return figure
@@ -81,27 +81,25 @@ def write(
     """
     write_atomically(out / "evaluation.json", evaluation.to_json() + "\n")
     write_atomically(out / "table.md", table(evaluation).markdown())
-    sections: list[tuple[str, list[Block]]] = [("Accuracy", [table(evaluation)])]
-    if evaluation.findings:
-        sections.append(("Findings", [str(f) for f in evaluation.findings]))
+    sections: list[tuple[str, list[Block]]] = []
     if x is not None and predictions is not None and x.ndim == 4:
         image = draw_examples(evaluation, x, predictions)
         if image is not None:
-            sections.append(("Adversarial examples", [Picture(png(image), EXAMPLES)]))
+            sections.append(("Attacked inputs", [Picture(png(image), EXAMPLES)]))
+    sections.append(("Accuracy", [table(evaluation)]))
     if curve is not None:
+        stars = {name: verdicts.accuracy for name, verdicts in evaluation.attacks.items()}
         caption = (
-            f"Accuracy on n = {curve.n} examples as ε grows, under {curve.attack}; dashed: the ε "
-            "of this evaluation; stars: its attacks. It should fall steadily, and to zero."
+            f"On n = {curve.n} of the examples. The stars are this evaluation's attacks. {FALL}"
         )
-        drawn = Picture(png(draw_curve(curve, evaluation)), caption)
-        sections.append(("Accuracy against ε", [drawn]))
+        drawn = png(draw_curve(curve, evaluation.threat, stars))
+        sections.append(("Accuracy against ε", [Picture(drawn, caption)]))
     origin = evaluation.provenance
     versions = ", ".join(f"{name} {number}" for name, number in origin.versions.items())
     provenance = [
         ["weights, sha256", origin.weights], ["examples, sha256", origin.data],
-        ["seed; batch", f"{origin.seed}; {origin.batch_size}"],
-        *([f"attack {name}", text] for name, text in origin.attacks.items()),
-        ["versions", versions],
+        ["seed", str(origin.seed)], ["examples in a batch", str(origin.batch_size)],
+        ["versions", versions], ["all settings of the attacks", "evaluation.json, provenance"],
     ]  # fmt: skip
     sections.append(("Provenance", [Table(["what", "which"], provenance)]))
     footer = f"taser evaluate; n = {evaluation.n}, seed {origin.seed}."
@@ -132,9 +130,9 @@ def table(evaluation: Evaluation) -> Table:
     for name, verdicts in evaluation.attacks.items():
         rows.append(_row(name, verdicts.correct, verdicts.seconds))
         if len(verdicts.stages) > 1:
+            stages = verdicts.after(evaluation.clean).items()
             rows += [
-                [f"  after {stage}", f"{100 * share:.1f}", "", "", ""]
-                for stage, share in verdicts.after(evaluation.clean).items()
+                [f"  after {name}", f"{100 * share:.1f}", "", "", ""] for name, share in stages
             ]
     rows.append(_row("worst case, per example", evaluation.robust))
     return Table(
@@ -146,18 +144,16 @@ def table(evaluation: Evaluation) -> Table:
 
 
 def _row(name: str, right: Tensor, seconds: float | None = None) -> list[str]:
-    interval = accuracy_interval(right)
-    bounds = f"{100 * interval.low:.1f}–{100 * interval.high:.1f}"
     spent = "" if seconds is None else f"{seconds:.0f}"
-    return [name, f"{100 * interval.value:.1f}", bounds, str(int(right.sum())), spent]
+    interval = with_bounds(accuracy_interval(right)).split(" ", 1)
+    return [name, *interval, str(int(right.sum())), spent]
 
 
 def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
     """One row a model: accuracy with its 95 % interval, bold where it is the best."""
 
     def cell(found: Interval, best: bool) -> str:
-        value = f"{100 * found.value:.1f}"
-        bounds = f"({100 * found.low:.1f}–{100 * found.high:.1f})"
+        value, bounds = with_bounds(found).split(" ", 1)
         return f"**{value}** {bounds}" if best else f"{value} {bounds}"
 
     compared = compare(evaluations)
@@ -165,7 +161,7 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
         ["model", *(f"{column}, %" for column in compared.columns)],
         [[name, *(cell(found.accuracy, found.best) for found in cells.values())]
          for name, cells in compared.rows.items()],
-        f"n = {compared.n}, the same examples for all; in brackets exact 95 % intervals. Bold: "
+        f"n = {compared.n}, the same examples for all; in brackets 95 % intervals. Bold: "
         "above every other model by a paired interval that excludes zero.",
     )  # fmt: skip
 
@@ -174,9 +170,8 @@ def differences_table(evaluations: Mapping[str, Evaluation]) -> Table:
     """One row a pair of models: the difference of their worst cases, paired, and McNemar's p."""
     rows = []
     for (first, second), found in differences(evaluations).items():
-        bounds = f"{100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f}"
-        value = f"{100 * found.interval.value:+.1f}"
-        rows.append([f"{first} − {second}", value, bounds, f"{found.p_value:.2g}"])
+        bounds = with_bounds(found.interval, form="+.1f")
+        rows.append([f"{first} − {second}", *bounds.split(" ", 1), f"{found.p_value:.2g}"])
     return Table(
         ["models", "points", "95 % interval", "McNemar p"],
         rows,
@@ -221,10 +216,11 @@ def write_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
 
 def write_audit(audit: Audit, title: str, out: Path) -> Path:
     """results.json, table.md and report.html in `out`; the page's path."""
+    caption = f"On the n = {audit.n} examples that were right, under {audit.curve.attack}. {FALL}"
     sections: list[tuple[str, list[Block]]] = [
         ("Checks", [audit_table(audit)]),
         ("What each check means", [f"{c.name}: {c.explanation}" for c in audit.checks]),
-        ("Accuracy against ε", [Picture(png(_audit_curve(audit)), AUDIT_CURVE)]),
+        ("Accuracy against ε", [Picture(png(draw_curve(audit.curve, audit.threat, {})), caption)]),
     ]
     footer = f"taser audit; {audit.given} examples, seed {audit.settings['seed']}."
     page = Page(f"Audit: {title}", audit_summary(audit), sections, footer)
@@ -259,17 +255,3 @@ def audit_table(audit: Audit) -> Table:
         "A comparison fails if more than 2 % of the examples (10 % for the margin) speak against "
         "the model and sampling error cannot explain it (exact binomial test, 1 %).",
     )
-
-
-def _audit_curve(audit: Audit) -> Figure:
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.subplots()
-    radii = [point.epsilon for point in audit.curve]
-    axes.plot(radii, [100 * point.accuracy for point in audit.curve], "o-")
-    axes.axvline(audit.threat.epsilon, color="0.5", linestyle="--")
-    axes.set_xscale("log")
-    names = [str(replace(audit.threat, epsilon=radius)).split("=")[1] for radius in radii]
-    axes.set_xticks(radii, names, rotation=45)
-    axes.minorticks_off()
-    axes.set(xlabel="ε", ylabel="accuracy (%)", ylim=(-3, 103))
-    return figure
