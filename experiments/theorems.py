@@ -272,9 +272,9 @@ def gaussian_shift(gaussian: Gaussian, delta: Tensor) -> GaussianShift:
     if tuple(delta.shape) != gaussian.event_shape:
         wanted = f"delta should have the shape of one input, {gaussian.event_shape}"
         raise ValueError(f"{wanted}; got {tuple(delta.shape)}")
-    mean = gaussian.mean.view(gaussian.event_shape) + delta
+    mean = gaussian.mean + delta
     pull = -gaussian(mean[None])[0]  # the score at μ + δ is −Σ⁻¹δ
-    moved = Gaussian(mean, gaussian.factor @ gaussian.factor.T)
+    moved = Gaussian(mean, gaussian.cov)
     return GaussianShift(gaussian, moved, pull, math.expm1(float((pull * delta).sum())))
 
 

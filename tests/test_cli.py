@@ -65,17 +65,6 @@ def test_a_score_of_ones_own_is_checked_and_trained_with(tmp_path: Path) -> None
     assert one == other
 
 
-def test_the_score_of_plane_data_is_drawn(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 2))
-    np.savez(tmp_path / "plane.npz", x=x, y=(x[:, 0] > 0).astype(int))
-    model = tmp_path / "plane.safetensors"
-    data = ("--data", tmp_path / "plane.npz")
-    run("score", "fit", *data, "--out", model, "--steps", "20", "--width", "16")
-    run("score", "check", model, *data, "--out", tmp_path / "check")
-    assert "over the plane" in (tmp_path / "check" / "report.html").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -84,11 +84,16 @@ def test_each_form_is_the_residual_that_it_says(form: FormName, operator: Operat
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
 
 
+def knows(x: Tensor, bias: float = 0.0) -> DenoisingScore:
+    """Of the denoiser that returns x, once or for each of several points about it."""
+    return DenoisingScore(lambda noised, _: x.repeat(len(noised) // len(x), 1) + bias, SIGMA)
+
+
 @pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
 def test_where_all_is_noise_r_is_how_far_f_moves_in_the_ball(norm: Norm, dual: int) -> None:
     """J = I and f linear in the ball: R = (ε‖∇f‖)² in the dual norm, whatever σ."""
     case = cases.case("mlp")
-    perfect = DenoisingScore(lambda _, __: case.x, SIGMA)
+    perfect = knows(case.x)
     value = Taser(perfect, threat=Threat(norm, 0.2, None, None), backend="exact")(
         case.model, case.x, case.y
     )
@@ -201,7 +206,7 @@ def test_a_part_of_the_batch_is_normalised_by_the_whole(form: FormName) -> None:
 def test_the_drift_is_the_part_of_the_noise_that_is_recognised(form: FormName) -> None:
     """−(1/σ) ε̂·∇f(x), ε̂ = (x + σε − D)/σ: all of ε when D returns x."""
     case = cases.case("mlp")
-    perfect = DenoisingScore(lambda _, __: case.x, SIGMA)
+    perfect = knows(case.x)
     value = Taser(perfect, form=form, center="none", backend="exact")(case.model, case.x, case.y)
     gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
     r = -(draw(case.x) * gradient).sum(1)
@@ -211,8 +216,8 @@ def test_the_drift_is_the_part_of_the_noise_that_is_recognised(form: FormName) -
 def test_pairs_cancel_a_bias_of_the_denoiser_at_x() -> None:
     """A denoiser with a constant bias: mixed residuals contain it, paired ones do not."""
     case = cases.case("mlp")
-    biased = DenoisingScore(lambda _, __: case.x + 0.05, SIGMA)
-    unbiased = DenoisingScore(lambda _, __: case.x, SIGMA)
+    biased = knows(case.x, bias=0.05)
+    unbiased = knows(case.x)
 
     def value(score: DenoisingScore, form: FormName) -> Tensor:
         robust = Taser(score, form=form, center="none", backend="exact")

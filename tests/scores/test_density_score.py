@@ -121,3 +121,20 @@ def test_the_steepest_penalty_of_a_linear_network_on_a_table() -> None:
     smoothed = p.cov + SIGMA**2 * torch.eye(3)
     drift = SIGMA * (gradient * torch.linalg.solve(smoothed, gradient.sign().T).T).sum(1)
     torch.testing.assert_close(value, drift.square().mean(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_difference_of_two_scores_is_one_call() -> None:
+    calls: list[int] = []
+
+    class Counting(NoisedScore):
+        sigma = 0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(len(x))
+            return -x.square()
+
+    x, v = points(5, 3), points(5, 3, seed=8)
+    score = Counting()
+    torch.testing.assert_close(score.along(x, v), -2 * x * 0.5 * v)
+    score.paired(x, generator())
+    assert calls == [10, 10]

@@ -122,8 +122,8 @@ def test_fit_recovers_the_moments() -> None:
     p = Gaussian(points(3), spd(3))
     n = 50_000
     fitted = Gaussian.fit(p.sample(n, generator(3)), shrinkage=0.0)
-    sigma = p.factor @ p.factor.T
-    difference = fitted.factor @ fitted.factor.T - sigma
+    sigma = p.cov
+    difference = fitted.cov - sigma
     stderr = ((sigma.diagonal()[:, None] * sigma.diagonal() + sigma.square()) / n).sqrt()
     assert (difference / stderr).abs().max() < 4.5
     constant_pixel = torch.cat([points(50, 2), torch.zeros(50, 1, dtype=torch_double)], 1)

@@ -123,16 +123,14 @@ def check(
     dataset = load(data, root=root, target=target)
     held_out = _held_out(dataset, examples)
     train = dataset.train.x.to(default_device())
-    samples = plane = None
+    samples = None
     with cli.progress_bar() as progress:
         quality = score_quality(denoiser, train, held_out, progress=progress)
         # Another's denoiser may not be trained at the noise levels that sampling passes.
         if isinstance(denoiser, Denoiser) and held_out.ndim == 4:
             samples = sample(denoiser, 16).cpu()
-        if held_out.shape[1:] == (2,):
-            plane = report.field(denoiser.cpu().at(), held_out.cpu())
     typer.echo(report.table(quality).markdown())
     name = f"{Path(model).name} on {data}"
     out = out or cli.default_folder("score", model, data)
-    page = report.write(quality, name, out, samples=samples, plane=plane)
+    page = report.write(quality, name, out, samples=samples)
     cli.show(page, report.summary(quality))

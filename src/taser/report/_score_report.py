@@ -3,12 +3,10 @@
 import math
 from pathlib import Path
 
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from taser.evaluation._score_quality import ScoreQuality
-from taser.scores import Score
 
 from ._page import Block, Page, Picture, Table, png, show_image
 
@@ -16,23 +14,17 @@ CURVES = (
     "Left: denoising error as a share of σ², for the denoiser and the best linear one; lower is "
     "better. Right: root mean square of the score at clean points."
 )
-FIELD = "The score at t = 50 over the plane, as directions; colour: its size. Grey: the data."
 SHEET = "Samples of the denoiser by Heun's method."
 
 
-def write(
-    quality: ScoreQuality, title: str, out: Path, *, samples: Tensor | None = None,
-    plane: Figure | None = None,
-) -> Path:  # fmt: skip
+def write(quality: ScoreQuality, title: str, out: Path, *, samples: Tensor | None = None) -> Path:
     """results.json, table.md and report.html in `out`; the page's path.
 
-    samples: images to show, (n, C, H, W); plane: the :func:`field` of two-dimensional data.
+    samples: images to show, (n, C, H, W).
     """
     pictures: list[Block] = [Picture(png(curves(quality)), CURVES)]
     if samples is not None:
         pictures.append(Picture(png(sheet(samples)), SHEET))
-    if plane is not None:
-        pictures.append(Picture(png(plane), FIELD))
     page = Page(
         f"Score model: {title}", summary(quality),
         [("Noise levels", [table(quality)]), ("Pictures", pictures)],
@@ -84,24 +76,6 @@ def curves(quality: ScoreQuality) -> Figure:
     left.legend(frameon=False)
     right.loglog(sigmas, [level.score_rms for level in quality.levels], "o-")
     right.set(xlabel="σ", ylabel="score rms")
-    return figure
-
-
-def field(score: Score, x: Tensor) -> Figure:
-    """The score as arrows over the plane, with the data x, (n, 2)."""
-    low, high = x.amin(0), x.amax(0)
-    margin = 0.15 * (high - low)
-    ends = zip((low - margin).tolist(), (high + margin).tolist(), strict=True)
-    grid = torch.cartesian_prod(*(torch.linspace(a, b, 24) for a, b in ends)).to(x)
-    s = score(grid)
-    size = s.norm(dim=1)
-    arrows = s / size[:, None].clamp_min(1e-12)
-    figure = Figure(figsize=(5, 5), layout="constrained")
-    axes = figure.subplots()
-    axes.scatter(x[:, 0], x[:, 1], s=4, color="0.75")
-    shown = axes.quiver(*grid.T, *arrows.T, size, cmap="viridis")
-    figure.colorbar(shown, label="‖s‖", shrink=0.7)
-    axes.set_aspect("equal")
     return figure
 
 

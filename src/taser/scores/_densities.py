@@ -109,66 +109,6 @@ def covariance_matrices(cov: Tensor | float, dim: int, like: Tensor) -> Tensor:
     return matrices
 
 
-class Gaussian(Density):
-    """N(mean, cov), whose score is s(x) = −cov⁻¹ (x − mean).
-
-    mean: (*event); cov: a variance or (d, d) over the flattened event.
-
-    >>> import torch
-    >>> Gaussian(torch.zeros(2), 4.0)(torch.tensor([[8.0, -4.0]]))
-    tensor([[-2.,  1.]])
-    """
-
-    mean: Tensor
-    factor: Tensor
-
-    def __init__(self, mean: Tensor, cov: Tensor | float = 1.0) -> None:
-        check_floating("mean", mean)
-        super().__init__(mean.shape)
-        matrix = covariance_matrices(cov, self.dim, mean)
-        if matrix.ndim != 2:
-            raise ValueError(f"Gaussian takes one covariance; got a stack of {len(matrix)}")
-        self.register_buffer("mean", mean.detach().flatten())
-        self.register_buffer("factor", torch.linalg.cholesky(matrix))
-
-    @classmethod
-    def fit(cls, x: Tensor, shrinkage: float = 0.05) -> "Gaussian":
-        """Mean and covariance of x, (n, *event), shrunk towards their isotropic part.
-
-        cov = (1 − a)·S + a·(tr S / d)·I, a = `shrinkage`, is invertible even with constant pixels.
-        """
-        check_floating("x", x)
-        if not 0.0 <= shrinkage <= 1.0:
-            raise ValueError(f"shrinkage should lie in [0, 1]; got {shrinkage}")
-        if len(x) < 2 or not bool(x.isfinite().all()):
-            raise ValueError(f"a Gaussian is fitted to two or more finite inputs; got {len(x)}")
-        rows = x.flatten(1)
-        sample = torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
-        isotropic = sample.diagonal().mean() * torch.eye(len(sample)).to(sample)
-        return cls(x.mean(0), torch.lerp(sample, isotropic, shrinkage))
-
-    @property
-    def cov(self) -> Tensor:
-        """The covariance, (d, d)."""
-        return self.factor @ self.factor.T
-
-    def smoothed(self, sigma: float) -> "Gaussian":
-        """N(mean, cov + σ²I)."""
-        noise = sigma**2 * torch.eye(self.dim).to(self.factor)
-        return Gaussian(self.mean.view(self.event_shape), self.cov + noise)
-
-    def _score(self, x: Tensor) -> Tensor:
-        return -torch.cholesky_solve((x - self.mean).T, self.factor).T
-
-    def _log_prob(self, x: Tensor) -> Tensor:
-        white = torch.linalg.solve_triangular(self.factor, (x - self.mean).T, upper=False)
-        log_volume = self.factor.diagonal().log().sum() + 0.5 * self.dim * math.log(2 * math.pi)
-        return -0.5 * white.square().sum(0) - log_volume
-
-    def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        return self.mean + noise_like(self.mean.expand(n, -1), generator) @ self.factor.T
-
-
 class GaussianMixture(Density):
     """Σ_k w_k N(mean_k, cov_k); its score is −Σ_k P(k | x) cov_k⁻¹ (x − mean_k).
 
@@ -224,6 +164,49 @@ class GaussianMixture(Density):
         means = self.means[which]
         noise = noise_like(means, generator)
         return means + torch.einsum("bij,bj->bi", self.factors[which], noise)
+
+
+class Gaussian(GaussianMixture):
+    """N(mean, cov), whose score is s(x) = −cov⁻¹ (x − mean): a mixture of one.
+
+    mean: (*event); cov: a variance or (d, d) over the flattened event.
+
+    >>> import torch
+    >>> Gaussian(torch.zeros(2), 4.0)(torch.tensor([[8.0, -4.0]]))
+    tensor([[-2.,  1.]])
+    """
+
+    def __init__(self, mean: Tensor, cov: Tensor | float = 1.0) -> None:
+        check_floating("mean", mean)
+        if isinstance(cov, Tensor) and cov.ndim > 2:
+            raise ValueError(f"Gaussian takes one covariance; got a stack of {len(cov)}")
+        super().__init__(mean[None], cov)
+
+    @classmethod
+    def fit(cls, x: Tensor, shrinkage: float = 0.05) -> "Gaussian":
+        """Mean and covariance of x, (n, *event), shrunk towards their isotropic part.
+
+        cov = (1 − a)·S + a·(tr S / d)·I, a = `shrinkage`, is invertible even with constant pixels.
+        """
+        check_floating("x", x)
+        if not 0.0 <= shrinkage <= 1.0:
+            raise ValueError(f"shrinkage should lie in [0, 1]; got {shrinkage}")
+        if len(x) < 2 or not bool(x.isfinite().all()):
+            raise ValueError(f"a Gaussian is fitted to two or more finite inputs; got {len(x)}")
+        rows = x.flatten(1)
+        sample = torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
+        isotropic = sample.diagonal().mean() * torch.eye(len(sample)).to(sample)
+        return cls(x.mean(0), torch.lerp(sample, isotropic, shrinkage))
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, (*event)."""
+        return self.means[0].view(self.event_shape)
+
+    @property
+    def cov(self) -> Tensor:
+        """The covariance, (d, d)."""
+        return self.factors[0] @ self.factors[0].T
 
 
 class KernelDensity(Density):
