@@ -1,7 +1,6 @@
 """What a model is trained on: an attack, if any, and a loss at the attacked points."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
@@ -35,13 +34,18 @@ class Loss:
         return f"Loss({float(self.total):.4g}{parts})"
 
 
-class Objective(ABC):
-    """Call it in any loop: loss = objective(model, x, y)."""
+class Objective:
+    """Call it in any loop: loss = objective(model, x, y). A subclass writes attack, loss or both.
+
+    task, label_smoothing: of :meth:`loss` as it is here.
+    """
 
     adversarial: ClassVar[bool] = True  # whether it trains at attacked points
     start: ClassVar[Literal["random", "gaussian"]] = "random"  # of a recipe's PGD attack
     one_step: ClassVar[bool] = False  # whether that attack is a single step of 1.25·ε
     keys: ClassVar[dict[str, str]] = {}  # parameter: key of ObjectiveConfig that sets it
+    task: Task = "classification"
+    label_smoothing: float = 0.0
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -55,9 +59,27 @@ class Objective(ABC):
         """The points to train at, (B, *); x itself unless the objective is adversarial."""
         return x
 
-    @abstractmethod
     def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
-        """The loss. x_adv: from :meth:`attack`, (B, *). The model runs in its own mode."""
+        """mean_i ℓ(f(x'_i), y_i), ℓ the cross-entropy, or the squared error for regression.
+
+        x_adv: x', from :meth:`attack`, (B, *). The model runs in its own mode.
+        """
+        outputs = full_precision(outputs_of(model, x_adv if self.adversarial else x))
+        if self.task == "regression":
+            loss = squared_error(outputs, y).mean()
+        else:
+            loss = F.cross_entropy(outputs, y, label_smoothing=self.label_smoothing)
+        return Loss(loss, attacked=outputs) if self.adversarial else Loss(loss, clean=outputs)
+
+    def check_task(self) -> None:
+        """Raise for an unknown task, or labels that cannot be smoothed so."""
+        task, smoothing = self.task, self.label_smoothing
+        if task not in get_args(Task):
+            raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")
+        if not 0 <= smoothing <= (task == "classification"):
+            none = "0, for there are no labels to smooth"
+            wanted = none if task == "regression" else "in [0, 1]"
+            raise ValueError(f"label_smoothing of a {task} should be {wanted}; got {smoothing}")
 
 
 @dataclass(frozen=True)
@@ -69,12 +91,7 @@ class Standard(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        check_task(self.task, self.label_smoothing)
-
-    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
-        """mean_i ℓ(f(x_i), y_i)."""
-        outputs = full_precision(outputs_of(model, x))
-        return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, clean=outputs)
+        self.check_task()
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,7 @@ class PGD(Objective):
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        check_task(self.task, self.label_smoothing)
+        self.check_task()
         if self.task == "regression":
             check_loss_attack(self.inner, "PGD training for regression")
 
@@ -101,11 +118,6 @@ class PGD(Objective):
             assert isinstance(self.inner, LossAttack)
             return self.inner(model, x, y, loss=squared_error, generator=generator)
         return self.inner(model, x, y, generator=generator)
-
-    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
-        """mean_i ℓ(f(x'_i), y_i)."""
-        outputs = full_precision(outputs_of(model, x_adv))
-        return Loss(_task_loss(outputs, y, self.task, self.label_smoothing), {}, attacked=outputs)
 
 
 @dataclass(frozen=True)
@@ -135,19 +147,13 @@ class Gaussian(Objective):
     def __post_init__(self) -> None:
         if not 0 < self.sigma < math.inf:
             raise ValueError(f"sigma should be a positive number; got {self.sigma}")
-        check_task("classification", self.label_smoothing)
+        self.check_task()
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None,  # noqa: ARG002
     ) -> Tensor:  # fmt: skip
         """x + σz, outside of the range of the inputs too."""
         return x + self.sigma * noise_like(x, generator)
-
-    def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:  # noqa: ARG002
-        """mean_i CE(f(x'_i), y_i)."""
-        outputs = full_precision(outputs_of(model, x_adv))
-        loss = _task_loss(outputs, y, "classification", self.label_smoothing)
-        return Loss(loss, attacked=outputs)
 
 
 def one_step_pgd(threat: Threat, step_size: float | None = None) -> attacks.PGD:
@@ -162,21 +168,6 @@ def check_loss_attack(attack: Attack, objective: str) -> None:
             f"{objective} needs an attack that takes a loss, such as taser.attacks.PGD; "
             f"got {type(attack).__name__}"
         )
-
-
-def _task_loss(outputs: Tensor, y: Tensor, task: Task, label_smoothing: float) -> Tensor:
-    if task == "regression":
-        return squared_error(outputs, y).mean()
-    return F.cross_entropy(outputs, y, label_smoothing=label_smoothing)
-
-
-def check_task(task: str, label_smoothing: float) -> None:
-    """Raise for an unknown task, or labels that cannot be smoothed so."""
-    if task not in get_args(Task):
-        raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")
-    if not 0 <= label_smoothing <= (task == "classification"):
-        wanted = "0, for there are no labels to smooth" if task == "regression" else "in [0, 1]"
-        raise ValueError(f"label_smoothing of a {task} should be {wanted}; got {label_smoothing}")
 
 
 def teacher_kl(teacher: Tensor, student: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from taser.attacks import Attack, LossAttack, kl_divergence, kl_from
 from taser.attacks._attack import outputs_of
 from taser.stein._model_state import eval_mode
 
-from ._objective import Loss, Model, Objective, check_loss_attack, check_task
+from ._objective import Loss, Model, Objective, check_loss_attack
 
 
 def from_gaussian() -> attacks.PGD:
@@ -40,7 +40,7 @@ class TRADES(Objective):
 
     def __post_init__(self) -> None:
         _check_weight("beta", self.beta)
-        check_task("classification", self.label_smoothing)
+        self.check_task()
         check_loss_attack(self.inner, "TRADES")
 
     def attack(
@@ -80,7 +80,7 @@ class MART(Objective):
 
     def __post_init__(self) -> None:
         _check_weight("weight", self.weight)
-        check_task("classification", self.label_smoothing)
+        self.check_task()
 
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
