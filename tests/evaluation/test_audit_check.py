@@ -11,6 +11,7 @@ from attacks.victims import undefended
 from taser.attacks import Threat
 from taser.attacks._autoattack import EarlyExit
 from taser.evaluation._audit_checks import (
+    Budgeted,
     Check,
     counted,
     growing_epsilon,
@@ -22,7 +23,6 @@ from taser.evaluation._audit_checks import (
     random_start,
     targeted,
 )
-from taser.evaluation._audit_target import Budgeted
 
 
 def tail(count: int, n: int, share: float) -> float:

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from taser._files import Progress, read_json, write_atomically
-from taser.attacks import Attack, AttackWarning, Model, input_gradient, margin
+from taser.attacks import Attack, Model, input_gradient, margin
 from taser.attacks._attack import inside
 from taser.attacks._simple import stages_of
 from taser.models._copies import fold_batchnorm
@@ -202,14 +202,11 @@ def passes_of(attack: Attack) -> int:
 
 
 def warnings_to_findings(caught: list[warnings.WarningMessage], name: str) -> list[Finding]:
-    """Attacks' warnings as findings; other warnings are issued again."""
-    findings = []
+    """Warnings for users as findings; others are issued again."""
     for w in caught:
-        if issubclass(w.category, AttackWarning):
-            findings.append(Finding(name, str(w.message)))
-        else:
+        if not issubclass(w.category, UserWarning):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-    return findings
+    return [Finding(name, str(w.message)) for w in caught if issubclass(w.category, UserWarning)]
 
 
 class Differentiable(nn.Module):

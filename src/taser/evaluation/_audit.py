@@ -14,8 +14,7 @@ from taser.attacks import Model, Threat
 from taser.models import MLP, SmallCNN
 
 from ._attack_loop import AttackLoop, locked_store
-from ._audit_checks import CHECKS, Check
-from ._audit_target import AuditTarget, Rehearsal
+from ._audit_checks import CHECKS, AuditTarget, Check, Rehearsal
 from ._evaluate import Curve
 from ._model_checks import check_data, check_model, fix_buffers, oddities
 from ._record import Finding, Provenance, described, device_of, seeded

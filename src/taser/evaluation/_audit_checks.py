@@ -1,22 +1,36 @@
 """The audit's checks: each one question with a number, its limit and a verdict."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cached_property, wraps
 from itertools import pairwise
-from typing import Literal
+from math import sqrt
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from taser.attacks import FGSM, SPSA, Attack, TransferPGD, cross_entropy, input_gradient, margin
+from taser._files import Progress
+from taser.attacks import (
+    FGSM,
+    SPSA,
+    Attack,
+    AutoAttackPart,
+    RestartedPGD,
+    Threat,
+    TransferPGD,
+    cross_entropy,
+    input_gradient,
+    margin,
+)
+from taser.attacks._attack import AttackLoss, check_positive
+from taser.attacks._autoattack import TARGETS
 from taser.attacks._pgd import outputs_and_gradient
 from taser.attacks._simple import RandomNoise, RaySearch, Transfer
-from taser.probes import looks_like_probabilities
+from taser.probes import Margin, looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
-from ._attack_loop import Differentiable
-from ._audit_target import LONGER, LOSSES, AuditTarget, Budgeted
+from ._attack_loop import AttackLoop, Differentiable, passes_of
 from ._record import Finding
 
 ALLOWED = 0.02  # the share that a weaker attack may break alone: searches stop before their end
@@ -29,6 +43,11 @@ OVERFITTED_ABOVE, OVERFITTED_RATIO = 0.5, 10.0  # accuracy under one step, and h
 SIGNIFICANCE = 0.01  # a check fails if its count is less probable at the allowed share
 ROUNDING = 1e-3  # of the logits' deviation: above what another order of a batch changes in float32
 SPSA_STEPS = 32  # as in the paper; each takes two queries a sample
+LOSSES: dict[str, AttackLoss] = {
+    "cross-entropy": cross_entropy, "margin probe": Margin(), "margin": margin,
+}  # fmt: skip
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multiples of the threat's ε
+LONGER = 4  # times as many steps, to see whether PGD has converged
 
 
 @dataclass(frozen=True)
@@ -66,17 +85,147 @@ def counted(
     return Check("", passed, f"{count} of {n} ({100 * count / n:.1f} %) {what}", "", numbers)
 
 
+@dataclass(eq=False)
+class AuditTarget:
+    """A model, n examples that it gets right, and the cached results of attacks on them.
+
+    `after_…`: (n,) bool, those still right. An attack's own name seeds it and its stored batches.
+    robust: (n,) bool, right after every attack within the threat so far; passes: forward passes
+    done of the `planned` ones, if every example takes all of them.
+    """
+
+    loop: AttackLoop
+    classes: int
+    threat: Threat
+    surrogate: Any  # a model, in a rehearsal perhaps a function that trains one, or None
+    steps: int
+    restarts: int
+    queries: int
+    progress: Progress | None = None
+    planned: int = 1
+    passes: int = 0
+    findings: dict[str, Finding] = field(default_factory=dict)
+    label: str = "audit"
+
+    def __post_init__(self) -> None:
+        self.robust = self.all_examples
+
+    n = property(lambda self: len(self.loop.y))
+    all_examples = property(lambda self: torch.ones(self.n, dtype=torch.bool))
+
+    def after(self, attack: Attack, right: Tensor) -> Tensor:
+        """Run an attack on the examples `right`, (n,): those that are still right."""
+        cost = passes_of(attack) * self.n
+
+        def report(step: int, total: int, label: str) -> None:
+            if self.progress:
+                done = self.passes + cost * step // max(total, 1)
+                self.progress(done, self.planned, f"{self.label}: {label}")
+
+        verdicts, _, findings = self.loop.run(attack, right, progress=report)
+        self.passes += cost
+        if attack.threat.epsilon <= self.threat.epsilon:
+            self.robust = self.robust & ~(right & ~verdicts.correct)
+        for finding in findings:
+            self.findings.setdefault(finding.name, finding)  # one for all batches
+        return verdicts.correct
+
+    def after_pgd(
+        self, name: str, right: Tensor, losses: Iterable[str] = LOSSES, **options: Any
+    ) -> Tensor:
+        """After PGD on each loss in turn; options: those of :class:`RestartedPGD`."""
+        budget = dict[str, Any](threat=self.threat, steps=self.steps, restarts=self.restarts)
+        for loss in losses:
+            attack = RestartedPGD(name=f"{name} {loss}", loss=LOSSES[loss], **(budget | options))
+            right = self.after(attack, right)
+        return right
+
+    @cached_property
+    def after_cross_entropy(self) -> Tensor:
+        """After PGD on cross-entropy, the usual evaluation."""
+        return self.after_pgd("pgd", self.all_examples, ["cross-entropy"])
+
+    @cached_property
+    def after_probe(self) -> Tensor:
+        """And after PGD on the smooth margin, which TASER's penalty is about."""
+        return self.after_pgd("pgd", self.after_cross_entropy, ["margin probe"])
+
+    @cached_property
+    def after_losses(self) -> Tensor:
+        """And after PGD on the margin."""
+        return self.after_pgd("pgd", self.after_probe, ["margin"])
+
+    @cached_property
+    def after_longer(self) -> Tensor:
+        """And after all three with more steps from one more start."""
+        return self.after_pgd("longer", self.after_losses, steps=LONGER * self.steps, restarts=1)
+
+    @cached_property
+    def after_restarts(self) -> Tensor:
+        """After all three from as many new random starts, on what `after_losses` left."""
+        return self.after_pgd("restarted", self.after_losses)
+
+    @cached_property
+    def after_gradients(self) -> Tensor:
+        """After PGD of all kinds, and APGD on each wrong class (which needs four classes)."""
+        right = self.after_longer & self.after_restarts
+        if self.classes < 4:
+            return right
+        return self.after(Budgeted("apgd-t", self.threat, self.loop.seed, budget=self.steps), right)
+
+    @cached_property
+    def after_epsilon(self) -> dict[float, Tensor]:
+        """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
+        low, high = self.threat.box_around(self.loop.x)
+        box = (high - low) * (sqrt(self.loop.x[0].numel()) if self.threat.norm == "l2" else 1)
+        found = {self.threat.epsilon: self.after_losses}
+        for epsilon in (*(e for f in FACTORS if (e := f * self.threat.epsilon) < box), box):
+            if epsilon not in found:
+                wider = replace(self.threat, epsilon=epsilon)
+                found[epsilon] = self.after_pgd(f"ε={epsilon:g}", self.all_examples, threat=wider)
+        return dict(sorted(found.items()))
+
+
+class Rehearsal(AuditTarget):
+    """Runs no attack: it counts their passes, and finds options that an attack would refuse."""
+
+    def after(self, attack: Attack, right: Tensor) -> Tensor:
+        """All that were right."""
+        self.passes += passes_of(attack) * self.n
+        return right
+
+
+@dataclass(frozen=True)
+class Budgeted(AutoAttackPart):
+    """Square with `budget` queries, or targeted APGD with `budget` steps."""
+
+    budget: int = 100
+    passes = property(lambda self: self.budget * (1 if self.part == "square" else 3 * TARGETS))
+
+    def __post_init__(self) -> None:
+        check_positive(self, "budget")
+
+    def _package(self, target: Any, x: Tensor) -> Any:
+        package = super()._package(target, x)
+        package.square.n_queries = package.apgd_targeted.n_iter = self.budget
+        # The steps at which its step size is halved: the package's shares of all steps.
+        for name, share in (("n_iter_2", 0.22), ("n_iter_min", 0.06), ("size_decr", 0.03)):
+            setattr(package.apgd_targeted, name, max(int(share * self.budget), 1))
+        return package
+
+
 Measure = Callable[[AuditTarget], Check]
+CHECKS: list[Measure] = []
+"""The audit's checks in order, each a function of the :class:`AuditTarget`."""
 
 
 def check(name: str) -> Callable[[Measure], Measure]:
-    """Name a check; its docstring is the explanation."""
+    """Name a check, whose docstring is the explanation, and list it."""
 
     def decorate(measure: Measure) -> Measure:
-        explanation = " ".join((measure.__doc__ or "").split())
-        return wraps(measure)(
-            lambda target: replace(measure(target), name=name, explanation=explanation)
-        )
+        why = " ".join((measure.__doc__ or "").split())
+        CHECKS.append(wraps(measure)(lambda t: replace(measure(t), name=name, explanation=why)))
+        return CHECKS[-1]
 
     return decorate
 
@@ -300,11 +449,3 @@ def transfer(target: AuditTarget) -> Check:
         made = TransferPGD(target.threat, target.steps, target.restarts, loss=loss)
         transfers.append(Transfer(made, target.surrogate, name=f"transfer {name}"))
     return _beyond_gradients(target, "transfer", *transfers)
-
-
-CHECKS = (
-    logits, repeatable, differentiated, gradients, one_step, margin_probe, random_start, more_steps,
-    more_restarts, targeted, finite_difference, growing_epsilon, large_epsilon, noise,
-    gradient_free, decision_based, transfer,
-)  # fmt: skip
-"""The audit's checks in order, each a function of the :class:`AuditTarget`."""

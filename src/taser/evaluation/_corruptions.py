@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from taser._files import Progress
+from taser._runtime import noise_like
 from taser.attacks import Model
 
 from ._record import device_of, predictions
@@ -42,7 +43,6 @@ class Corruption:
     name: str
     apply: Callable[[Tensor, Any, torch.Generator], Tensor]
     levels: tuple[Any, ...]
-    kind: str = "other"
     needs_colour: bool = False
 
     def __post_init__(self) -> None:
@@ -90,12 +90,8 @@ def shifted(x: Tensor, offset: Tensor) -> Tensor:
 
 def smooth_noise(x: Tensor, knots: int, channels: int, generator: torch.Generator) -> Tensor:
     """N(0, 1) on a grid of knots × knots, interpolated to the size of x: (B, channels, H, W)."""
-    coarse = _normal(x, generator, (len(x), channels, knots, knots))
+    coarse = noise_like(x.new_empty(len(x), channels, knots, knots), generator)
     return F.interpolate(coarse, x.shape[-2:], mode="bicubic", align_corners=True)
-
-
-def _normal(x: Tensor, generator: torch.Generator, shape: tuple[int, ...] | None = None) -> Tensor:
-    return torch.randn(shape or x.shape, dtype=x.dtype, device=x.device, generator=generator)
 
 
 def _blurred(x: Tensor, radius: float, kernel: Callable[[Tensor], Tensor]) -> Tensor:
@@ -126,10 +122,8 @@ def motion_blur(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     angle = math.pi / 4 * (2 * angle - 1)
     direction = torch.stack([angle.cos(), angle.sin()], 1)[:, None, None]
     weights = [math.exp(-(step**2) / (2 * sigma**2)) for step in range(math.ceil(4 * sigma))]
-    trail = torch.zeros_like(x)
-    for step, weight in enumerate(weights):
-        trail += weight * shifted(x, step * direction)
-    return trail / sum(weights)
+    trail = [weight * shifted(x, step * direction) for step, weight in enumerate(weights)]
+    return torch.stack(trail).sum(0) / sum(weights)
 
 
 def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:  # noqa: ARG001
@@ -174,16 +168,15 @@ def contrast(x: Tensor, factor: float, generator: torch.Generator) -> Tensor:  #
 
 def saturate(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Tensor:  # noqa: ARG001
     """S ← a·S + b with S = (V − min)/V, hue and V = max kept: V − (V − x)·S′/S; grey stays grey."""
-    factor, plus = level
     value = x.amax(1, keepdim=True)
     saturation = (value - x.amin(1, keepdim=True)) / value.clamp_min(SMALL)
-    wanted = (factor * saturation + plus).clamp(0, 1)
+    wanted = (level[0] * saturation + level[1]).clamp(0, 1)
     return value - (value - x) * wanted / saturation.clamp_min(SMALL)
 
 
 def gaussian_noise(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     """x + σε, ε ~ N(0, 1)."""
-    return x + sigma * _normal(x, generator)
+    return x + sigma * noise_like(x, generator)
 
 
 def shot_noise(x: Tensor, photons: float, generator: torch.Generator) -> Tensor:
@@ -199,7 +192,7 @@ def impulse_noise(x: Tensor, share: float, generator: torch.Generator) -> Tensor
 
 def speckle_noise(x: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     """x + σ·x·ε, ε ~ N(0, 1): bright pixels suffer most."""
-    return x + sigma * x * _normal(x, generator)
+    return x + sigma * x * noise_like(x, generator)
 
 
 def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Tensor:
@@ -209,7 +202,7 @@ def fog(x: Tensor, level: tuple[float, float], generator: torch.Generator) -> Te
     """
     amount, decay = level
     grids = enumerate((2, 3, 5, 9, 17))  # each twice as fine as the last
-    octaves = [smooth_noise(x, knots, 1, generator) / decay**octave for octave, knots in grids]
+    octaves = [smooth_noise(x, knots, 1, generator) / decay**k for k, knots in grids]
     plasma = torch.stack(octaves).sum(0)
     low, high = plasma.amin((1, 2, 3), keepdim=True), plasma.amax((1, 2, 3), keepdim=True)
     brightest = x.amax((1, 2, 3), keepdim=True)
@@ -226,23 +219,23 @@ def elastic(x: Tensor, size: float, generator: torch.Generator) -> Tensor:
 
 
 CORRUPTIONS = (
-    Corruption("gaussian noise", gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10), "noise"),
-    Corruption("shot noise", shot_noise, (500, 250, 100, 75, 50), "noise"),
-    Corruption("impulse noise", impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07), "noise"),
-    Corruption("speckle noise", speckle_noise, (0.06, 0.10, 0.12, 0.16, 0.20), "noise"),
-    Corruption("gaussian blur", gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0), "blur"),
-    Corruption("defocus blur", defocus_blur, (0.55, 0.69, 0.93, 1.0, 1.6), "blur"),
-    Corruption("motion blur", motion_blur, (1.0, 1.5, 2.0, 2.0, 2.5), "blur"),
-    Corruption("fog", fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)), "light"),
-    Corruption("brightness", brightness, (0.05, 0.10, 0.15, 0.20, 0.30), "light"),
-    Corruption("contrast", contrast, (0.75, 0.50, 0.40, 0.30, 0.15), "light"),
-    Corruption("saturate", saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
-               "light", needs_colour=True),
-    Corruption("elastic", elastic, (0.4, 0.6, 0.8, 1.0, 1.2), "digital"),
-    Corruption("pixelate", pixelate, (0.95, 0.90, 0.85, 0.75, 0.65), "digital"),
-    Corruption("jpeg", jpeg, (80, 65, 58, 50, 40), "digital"),
-)  # fmt: skip
-"""Every corruption with its levels and its kind."""
+    Corruption("gaussian noise", gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
+    Corruption("shot noise", shot_noise, (500, 250, 100, 75, 50)),
+    Corruption("impulse noise", impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
+    Corruption("speckle noise", speckle_noise, (0.06, 0.10, 0.12, 0.16, 0.20)),
+    Corruption("gaussian blur", gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
+    Corruption("defocus blur", defocus_blur, (0.55, 0.69, 0.93, 1.0, 1.6)),
+    Corruption("motion blur", motion_blur, (1.0, 1.5, 2.0, 2.0, 2.5)),
+    Corruption("fog", fog, ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))),
+    Corruption("brightness", brightness, (0.05, 0.10, 0.15, 0.20, 0.30)),
+    Corruption("contrast", contrast, (0.75, 0.50, 0.40, 0.30, 0.15)),
+    Corruption(
+        "saturate", saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)), True
+    ),
+    Corruption("elastic", elastic, (0.4, 0.6, 0.8, 1.0, 1.2)),
+    Corruption("pixelate", pixelate, (0.95, 0.90, 0.85, 0.75, 0.65)),
+    Corruption("jpeg", jpeg, (80, 65, 58, 50, 40)),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,10 +263,11 @@ class Shift:
     def numbers(self) -> dict[str, Any]:
         """Everything, for JSON; `correct` as 0 and 1."""
         verdicts = {"clean": self.clean, **self.correct}
-        corruptions = {}
-        for name in self.correct:
-            levels = [asdict(self.accuracy(name, s)) for s in SEVERITIES]
-            corruptions[name] = {"mean": asdict(self.accuracy(name)), "severities": levels}
+        corruptions = {
+            name: {"mean": asdict(self.accuracy(name)),
+                   "severities": [asdict(self.accuracy(name, s)) for s in SEVERITIES]}
+            for name in self.correct
+        }  # fmt: skip
         return {
             "n": len(self.clean), "seed": self.seed, "clean": asdict(self.clean_accuracy),
             "mean": asdict(self.accuracy()), "corruptions": corruptions,

@@ -123,12 +123,7 @@ class Provenance:
 
 
 def described(value: Any) -> str:
-    """An attack and its options as text that is the same in every process.
-
-    >>> from taser.attacks import RestartedPGD
-    >>> described(RestartedPGD(steps=3))[:68]
-    "RestartedPGD(threat=Threat(norm='linf', epsilon=0.03137254901960784,"
-    """
+    """An attack and its options as text that is the same in every process."""
     if isinstance(value, nn.Module):
         return f"{type(value).__name__} {weights_hash(value)}"
     if is_dataclass(value) and not isinstance(value, type):
