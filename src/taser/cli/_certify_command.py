@@ -20,12 +20,18 @@ def certify(
         str | None, Option(help="In front of the model: shipped, a file, diffusers:NAME, ….")
     ] = None,
     radius: Annotated[
-        float | None, Option(help="The ℓ2 radius that matters: draws end when it is decided.")
+        list[float] | None, Option(help="An ℓ2 radius that matters; repeatable. [½, 1, 1½, 2 σ]")
     ] = None,
+    all_draws: Annotated[
+        bool, Option("--all-draws", help="For each example, for its largest radius.")
+    ] = False,
     examples: Annotated[int, Option("--examples", "-n", min=1, help="Of the test part.")] = 100,
-    draws: Annotated[int, Option(min=1, help="Of noise for each example.")] = 10_000,
+    draws: Annotated[int, Option(min=1, help="Of noise for each example, at most.")] = 10_000,
     alpha: Annotated[float, Option(help="The chance that a certificate is wrong.")] = 0.001,
     attack: Annotated[bool, Option(help="Also attack, for a bound from above.")] = True,
+    against: Annotated[
+        Path | None, Option(help="The --out of another run, to compare with on the same examples.")
+    ] = None,
     batch: Annotated[int, Option(min=1, help="Draws at once.")] = 1000,
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/certify"),
     root: cli.Root = None, trust_code: cli.TrustCode = False,
@@ -33,8 +39,10 @@ def certify(
     """Certified ℓ2 robustness by randomised smoothing; killed and started again, it resumes.
 
     Example: taser certify --model out/run --denoiser digits --sigma 0.25
+
+    Several processes that are given the same --out share the work.
     """
-    from taser.evaluation import attack_smoothed
+    from taser.evaluation import attack_smoothed, read_certificates
     from taser.evaluation import certify as run
     from taser.report import _certify_report as report
     from taser.scores import named
@@ -44,15 +52,17 @@ def certify(
     )
     loaded: Any = None if denoiser is None else named(denoiser)
     sigmas = sigma or [0.25]
-    radii = [radius] if radius else [round(k * max(sigmas), 6) for k in (0.5, 1.0, 1.5, 2.0)]
+    radii = sorted(radius or [round(k * max(sigmas), 6) for k in (0.5, 1.0, 1.5, 2.0)])
+    folders = [f"sigma-{level:g}" for level in sigmas]
+    others = [read_certificates(against / name) for name in folders] if against else []
     found, attacked = [], []
     x, y = dataset.test.x, dataset.test.y
     with cli.progress_bar() as progress:
-        for level in sigmas:
+        for level, name in zip(sigmas, folders, strict=True):
             found.append(run(
-                network, x, y, sigma=level, denoiser=loaded, radius=radius, n=examples,
-                draws=draws, alpha=alpha, box=dataset.test.box, seed=seed, batch_size=batch,
-                out=out / f"sigma-{level:g}", progress=progress,
+                network, x, y, sigma=level, denoiser=loaded, radii=[] if all_draws else radii,
+                n=examples, draws=draws, alpha=alpha, box=dataset.test.box, seed=seed,
+                batch_size=batch, out=out / name, progress=progress,
             ))  # fmt: skip
             bounds = {}
             if attack:
@@ -63,5 +73,6 @@ def certify(
             attacked.append(bounds)
     typer.echo(report.table(found, attacked, radii).markdown())
     front = f", with the denoiser {denoiser} in front" if denoiser else ""
-    page = report.write(found, attacked, radii, f"{model} on {dataset.name}{front}", out)
-    cli.show(page, report.summary(found))
+    title = f"{model} on {dataset.name}{front}"
+    page = report.write(found, attacked, radii, title, out, others)
+    cli.show(page, report.summary(found, radii, others))

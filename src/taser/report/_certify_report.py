@@ -5,51 +5,64 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from taser.evaluation import Certificates, Interval
+from taser.evaluation import Certificates, accuracy_interval
 
 from ._page import Block, Page, Picture, Table, png, with_bounds
 
 CURVES = (
-    "Lines: the share of examples that are right and certified at each ℓ2 radius, whatever the "
-    "attack. Points: accuracy under an ℓ2 attack on the smoothed classifier. Its true robust "
-    "accuracy lies between the two."
+    "For each σ two bounds on the share of examples that are right whatever change of at most this "
+    "ℓ2 norm is made. Lower line: right and certified. Upper line: an attack on the smoothed "
+    "classifier, at the marked radii, found no error. The shaded gap is what neither of them "
+    "decides: a weak certificate or a weak attack."
 )
-Attacked = Mapping[float, Interval]
-"""Accuracy under attack at each radius."""
+Attacked = Mapping[float, Tensor]
+"""At each radius which examples, (n,) bool, the attack leaves right."""
 
 
 def write(
     certificates: Sequence[Certificates], attacked: Sequence[Attacked], radii: Sequence[float],
-    title: str, out: Path,
+    title: str, out: Path, against: Sequence[Certificates] = (),
 ) -> Path:  # fmt: skip
     """results.json, table.md and report.html in `out`, for one or several σ; the page's path."""
-    picture = Picture(png(curves(certificates, attacked)), CURVES)
+    picture = Picture(png(curves(certificates, attacked, radii)), CURVES)
     blocks: list[Block] = [picture, table(certificates, attacked, radii)]
     first = certificates[0]
     footer = (
-        f"taser certify; n = {len(first.y)} examples, {first.settings['draws']} draws, alpha = "
-        f"{first.settings['alpha']:g}, seed {first.settings['seed']}. The counts of each example "
-        "are in results.json, from which every radius can be recomputed."
+        f"taser certify; n = {len(first.y)} examples, at most {first.settings['draws']} draws, "
+        f"alpha = {first.settings['alpha']:g}, seed {first.settings['seed']}. The counts of each "
+        "example are in results.json, from which every radius can be recomputed."
     )
-    page = Page(
-        f"Certificates: {title}", summary(certificates), [("Certified accuracy", blocks)], footer
-    )
-    return page.write_report(out, [c.numbers() for c in certificates])
+    said = summary(certificates, radii, against)
+    page = Page(f"Certificates: {title}", said, [("Certified accuracy", blocks)], footer)
+    numbers = [
+        {**c.numbers(), "attacked": {f"{radius:g}": r.tolist() for radius, r in bounds.items()}}
+        for c, bounds in zip(certificates, attacked, strict=True)
+    ]
+    return page.write_report(out, numbers)
 
 
-def summary(certificates: Sequence[Certificates]) -> list[str]:
-    """A sentence for each σ."""
+def summary(
+    certificates: Sequence[Certificates], radii: Sequence[float],
+    against: Sequence[Certificates] = (),
+) -> list[str]:  # fmt: skip
+    """A sentence for each σ, and one for each that is compared with another."""
     lines = []
     for found in certificates:
-        sigma, radius = found.settings["sigma"], found.settings["wanted_radius"]
-        radius = radius or sigma
-        share = with_bounds(found.accuracy(radius))
+        sigma = found.settings["sigma"]
         lines.append(
-            f"At σ = {sigma:g}, {share} % are right and certified against every change of ℓ2 norm "
-            f"{radius:g}; {with_bounds(found.accuracy())} % are right without a change, and "
-            f"{found.abstained} of {len(found.y)} have no certificate."
+            f"At σ = {sigma:g}, {with_bounds(found.accuracy(radii[0]))} % are right and certified "
+            f"against every change of ℓ2 norm up to {radii[0]:g}; {with_bounds(found.accuracy())} "
+            f"% are right without a change, and {found.abstained} of {len(found.y)} have no "
+            f"certificate ({found.drawn.double().mean():.0f} draws on average)."
         )
+    for found, other in zip(certificates, against, strict=False):
+        gains = [(radius, found.difference(other, radius)) for radius in (0.0, *radii)]
+        each = [f"{with_bounds(d.interval, form='+.1f')} at {r:g} (p = {d.p_value:.2g})"
+                for r, d in gains]  # fmt: skip
+        sigmas = f"{found.settings['sigma']:g} against {other.settings['sigma']:g}"
+        lines.append(f"σ = {sigmas}, difference in points by radius: {', '.join(each)}.")
     return lines
 
 
@@ -57,33 +70,37 @@ def table(
     certificates: Sequence[Certificates], attacked: Sequence[Attacked], radii: Sequence[float]
 ) -> Table:
     """For each σ a row with certified accuracy at each radius, and one under attack."""
-    rows = []
+    rows, columns = [], (0.0, *radii)
     for found, bounds in zip(certificates, attacked, strict=True):
         name = f"σ = {found.settings['sigma']:g}"
-        shares = [with_bounds(found.accuracy(radius)) for radius in (0.0, *radii)]
-        rows.append([f"{name}, certified", *shares, f"{found.drawn.double().mean():.0f}"])
+        rows.append([f"{name}, certified", *(with_bounds(found.accuracy(r)) for r in columns)])
         if bounds:
-            cells = [with_bounds(bounds[r]) if r in bounds else "–" for r in radii]
-            rows.append([f"{name}, under attack", "–", *cells, "–"])
-    headings = ["", "right", *(f"ℓ2 radius {radius:g}" for radius in radii), "draws"]
+            shares = [with_bounds(accuracy_interval(bounds[r])) for r in columns]
+            rows.append([f"{name}, under attack", *shares])
+    headings = ["", "right", *(f"radius {radius:g}" for radius in radii)]
     return Table(headings, rows, "Per cent of the examples, with 95 % intervals.")
 
 
-def curves(certificates: Sequence[Certificates], attacked: Sequence[Attacked]) -> Figure:
+def curves(
+    certificates: Sequence[Certificates], attacked: Sequence[Attacked], radii: Sequence[float]
+) -> Figure:
     """Certified accuracy over the radius, and accuracy under attack."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for number, (found, bounds) in enumerate(zip(certificates, attacked, strict=True)):
         colour, sigma = f"C{number}", found.settings["sigma"]
-        right = found.prediction == found.y
-        ends = torch.cat([torch.zeros(1), found.radius[right].double().sort().values])
-        shares = [100 * float(found.certified(float(r)).double().mean()) for r in ends]
-        label = f"certified, σ = {sigma:g}"
-        axes.step([*ends, ends[-1]], [*shares, 0], where="pre", color=colour, label=label)
+        end = max(*radii, float(found.radius.max()) if not bounds else 0.0)
+        grid = torch.linspace(0, end, 500)
+        low = [100 * float(found.certified(float(r)).double().mean()) for r in grid]
+        axes.plot(grid, low, color=colour, label=f"σ = {sigma:g}, certified")
         if bounds:
-            values = [100 * interval.value for interval in bounds.values()]
-            axes.plot(list(bounds), values, "v", color=colour, label=f"attacked, σ = {sigma:g}")
-    axes.set(xlabel="ℓ2 radius", ylabel="accuracy (%)", ylim=(0, 102))
+            marked = [100 * float(right.double().mean()) for right in bounds.values()]
+            at = torch.tensor(list(bounds))
+            high = torch.tensor(marked)[(at[:, None] <= grid).sum(0) - 1]
+            axes.plot(grid, high, "--", color=colour)
+            axes.plot(at, marked, "v", color=colour, label=f"σ = {sigma:g}, attacked")
+            axes.fill_between(grid, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.set(xlabel="ℓ2 radius", ylabel="right (%)", ylim=(0, 102))
     axes.set_xlim(left=0)
     axes.legend(frameon=False, loc="lower left")
     return figure
