@@ -49,13 +49,13 @@ class Study:
 
 
 STUDIES = {
-    "digits": Study((0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.03, 0.1, 0.3, 1.0), seeds=3),
+    "digits": Study((0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.003, 0.01, 0.03, 0.1), seeds=3),
     "fashion-mnist": Study(
-        (0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.1, 1.0), draws=5000,
+        (0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.01, 0.1), draws=5000,
         taser=("regulariser.every=2",),
     ),
     "cifar10": Study(
-        (0.12, 0.25), (0.125, 0.25, 0.375, 0.5), (0.3,), draws=2000,
+        (0.12, 0.25), (0.125, 0.25, 0.375, 0.5), (0.03,), draws=2000,
         keys=("model.width=8", "loop.epochs=8"), taser=("regulariser.every=4",),
     ),
 }  # fmt: skip
@@ -199,7 +199,7 @@ def write(out: Path, names: list[str]) -> None:
                 found = {row: read_row(out / data, sigma, row, study.seeds) for row in ROWS}
                 for row, runs in found.items():
                     for seed, (record, attacked) in enumerate(runs):
-                        entry = {"data": data, "row": row, "seed": seed, **record.numbers()}
+                        entry = {"data": data, "row": row, "network": seed, **record.numbers()}
                         file.write(json.dumps({**entry, "attacked": attacked}) + "\n")
                 weights = json.loads((out / data / f"weights-{sigma:g}.json").read_text())
                 figures[data][f"{sigma:g}"] = of_sigma(found, study, weights)

@@ -26,7 +26,7 @@ def test_a_small_run_writes_a_table_figures_and_records(
     figures = json.loads((tmp_path / "figures.json").read_text())["digits"]["0.25"]["rows"]
     with lzma.open(tmp_path / "records.jsonl.xz", "rt") as lines:
         records = list(map(json.loads, lines))
-    assert [(r["row"], r["seed"]) for r in records] == [
+    assert [(r["row"], r["network"]) for r in records] == [
         (row, seed) for row in certified.ROWS for seed in (0, 1)
     ]
     for row in certified.ROWS:
