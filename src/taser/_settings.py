@@ -42,7 +42,8 @@ Share = Annotated[Number, _check(lambda v: 0 <= v <= 1, "is a share, from 0 to 1
 Count = Annotated[int, _check(lambda v: v >= 1, "should be at least 1")]
 Whole = Annotated[int, _check(lambda v: v >= 0, "should be zero or more")]
 
-MOST_ALIASES = 20  # in a YAML file
+MOST_ALIASES, DEEPEST = 20, 50  # in a YAML file
+ENDS = yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken
 UNKNOWN = "unexpected_keyword_argument"
 WANTED = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
@@ -55,12 +56,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The keys in a YAML file; the error names the file."""
     try:
         text = path.read_text()
-        # Aliases of aliases multiply, so that a few lines could fill the memory.
-        if sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)) > MOST_ALIASES:
-            raise ValueError(f"there are more than {MOST_ALIASES} aliases")
+        # Aliases of aliases multiply, so that a few lines could fill the memory; and the time grows
+        # with the square of the depth.
+        aliases = depth = 0
+        for token in yaml.scan(text):
+            aliases += isinstance(token, yaml.AliasToken)
+            depth += type(token).__name__.endswith("StartToken")
+            depth -= isinstance(token, ENDS)
+            if aliases > MOST_ALIASES or depth > DEEPEST:
+                raise ValueError(f"it has over {MOST_ALIASES} aliases or {DEEPEST} levels")
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from None
+        raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict | None):
         raise ValueError(f"{path} should hold keys and their values; got {content!r:.60}")
     return content or {}

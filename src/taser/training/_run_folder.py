@@ -76,7 +76,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         try:
             line = json.loads(text)
             lines.append({**line, "step": int(line["step"])})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             break
     return lines
 
