@@ -79,7 +79,7 @@ def subjects() -> Iterator[tuple[str, F, dict[str, Any], F]]:
         "score": FIELD, "threat": THREAT, "form": "steepest", "probe": probes.Margin(),
         "operator": "langevin", "center": "none", "backend": "auto", "probes": 1, "step": 0.01,
         "unbiased": False, "every": 1, "fraction": 1.0, "batchnorm": "auto", "generator": None,
-        "seed": 0,
+        "seed": 0, "normalisation": (0.0, 1.0),
     }, on_batch  # fmt: skip
     yield (
         "Taser()",

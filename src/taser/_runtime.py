@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from inspect import Parameter, signature
@@ -113,6 +114,14 @@ HERE = str(Path(__file__).parent)
 LIBRARIES = (str(Path(torch.__file__).parents[1]), str(Path(traceback.__file__).parent))
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text",
          Tensor: "a tensor", torch.Generator: "a torch.Generator"}  # fmt: skip
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line of the user's that called, below all frames of taser and of libraries."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_code.co_filename.startswith((HERE, *LIBRARIES)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class ArgumentError(TypeError, ValueError):

@@ -1,13 +1,12 @@
 """Probes: the scalar of a network's outputs that the Stein operator is applied to."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from taser._runtime import check_arguments, full_precision
+from taser._runtime import check_arguments, full_precision, warn_user
 
 __all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
 
@@ -136,10 +135,9 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
         given = f"labels from {int(y.min())} to {int(y.max())}"
         raise ValueError(f"{name} wants labels in 0…{classes - 1}, its classes; got {given}")
     if looks_like_probabilities(z):
-        warnings.warn(
+        warn_user(
             f"{name} was given rows that are not negative and sum to one: probabilities, not "
-            "logits. A saturated probe carries no sensitivity; take the softmax off the model",
-            stacklevel=3,
+            "logits. A saturated probe carries no sensitivity; take the softmax off the model"
         )
 
 

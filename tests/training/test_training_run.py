@@ -588,10 +588,8 @@ def test_every_key_of_the_penalty_arrives() -> None:
     }  # fmt: skip
     regulariser = set_up(small(regulariser={"name": "taser", **keys})).learner.regulariser
     assert isinstance(regulariser, regularisers.Taser)
-    own = ("batchnorm", "every", "fraction")
-    penalty = regulariser.penalty
-    found = {k: getattr(regulariser if k in own else penalty, k) for k in keys if k != "center"}
-    assert {**found, "center": penalty.center.kind} == keys
+    found = {k: getattr(regulariser, k) for k in keys if k != "center"}
+    assert {**found, "center": regulariser.center.kind} == keys
 
 
 def test_augmentation_is_for_those_whom_it_suits() -> None:

@@ -106,7 +106,7 @@ def test_measuring_leaves_the_run_as_it_was() -> None:
     setup = set_up(small(regulariser={**TASER, "unit": "ratio", "center": "running"}))
     state = {k: v.clone() for k, v in setup.learner.module.state_dict().items()}
     ratio(setup)
-    centre = setup.learner.regulariser.penalty.center  # type: ignore[union-attr]
+    centre = setup.learner.regulariser.center  # type: ignore[union-attr]
     assert bool(centre.value.isnan())  # it has seen no training batch yet
     assert all(torch.equal(v, state[k]) for k, v in setup.learner.module.state_dict().items())
     assert all(p.grad is None for p in setup.learner.module.parameters())

@@ -32,7 +32,7 @@ def test_awp_begins_at_its_epoch(tmp_path: Path) -> None:
 def test_the_ascent_leaves_a_running_centre_alone() -> None:
     regulariser = {"name": "taser", "center": "running"}
     setup = set_up(small(objective={**AWP, "awp_with_penalty": True}, regulariser=regulariser))
-    centre = setup.learner.regulariser.penalty.center  # type: ignore[union-attr]
+    centre = setup.learner.regulariser.center  # type: ignore[union-attr]
     learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
     pieces = learner._attack(x, y, None, generator)
     for before in (math.nan, 0.25):

@@ -1,21 +1,22 @@
 """TASER in its forms: where the residual is evaluated, with which score, in which unit."""
 
-import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from taser._runtime import rows_like
+from taser._runtime import rows_like, warn_user
 from taser.attacks import Threat
 from taser.attacks._attack import Norm
 from taser.probes import Probe, Probed
-from taser.stein import Regulariser, SharedPass, SteinPenalty
+from taser.stein import SharedPass, SteinPenalty
 from taser.stein._batchnorm import Statistics
-from taser.stein._checks import Backend, Operator
+from taser.stein._checks import BRIGHT, Backend, Operator
 from taser.stein._residual import probe_gradient
 
+SLACK = 0.01  # of the range: rounding and augmentation leave it by less
 FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
 
@@ -38,7 +39,7 @@ FORMS: dict[FormName, Form] = {
 }
 
 
-class Taser(Regulariser):
+class Taser(SteinPenalty):
     """TASER: the Stein penalty at the clean inputs, in one of five forms.
 
     >>> import torch, taser
@@ -65,6 +66,9 @@ class Taser(Regulariser):
         of x for a score in closed form.
     threat
         Norm and ε that the network should resist, needed by "steepest", and the range of inputs.
+    normalisation
+        (mean, std) of inputs that the loop normalises, (u − mean)/std, numbers or one a channel.
+        Score, threat, range and λ are then of u, as if the model normalised its inputs itself.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
         Of the :class:`taser.SteinPenalty`; probes and unbiased concern Δf, so "noised" and "paper".
         By default "steepest" takes a random quarter of each batch.
@@ -78,13 +82,17 @@ class Taser(Regulariser):
         center: str | float | None = None, backend: Backend | Literal["auto"] = "auto",
         probes: int = 1, step: float | None = None, unbiased: bool = False, every: int = 1,
         fraction: float | None = None, batchnorm: Statistics = "auto",
+        normalisation: tuple[Any, Any] | None = None,
         generator: torch.Generator | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         if form not in FORMS:
             raise ValueError(f"form should be one of {get_args(FormName)}; got {form!r}")
+        fixed = FORMS[form]
         super().__init__(
-            every=every, fraction=FORMS[form].fraction if fraction is None else fraction,
-            batchnorm=batchnorm, generator=generator, seed=seed,
+            probe, operator=operator or fixed.operator, backend=backend, probes=probes, step=step,
+            center=fixed.center if center is None else center, unbiased=unbiased, every=every,
+            fraction=fixed.fraction if fraction is None else fraction, batchnorm=batchnorm,
+            generator=generator, seed=seed,
         )  # fmt: skip
         if not isinstance(threat, Threat | None):
             raise TypeError(f"threat should be one such as Threat('linf', 8/255); got {threat!r}")
@@ -94,20 +102,10 @@ class Taser(Regulariser):
                 "form='steepest' needs the threat that the network should resist, such as "
                 "threat=taser.Threat('linf', 8/255)"
             )
-        fixed = FORMS[form]
         self.score = score
         self.form: FormName = form
         self.threat = threat
-        self.penalty = SteinPenalty(
-            probe, operator=operator or fixed.operator, backend=backend, probes=probes, step=step,
-            center=fixed.center if center is None else center, unbiased=unbiased,
-            every=self.every, fraction=self.fraction, batchnorm=batchnorm,
-        )  # fmt: skip
-
-    @property
-    def last(self) -> Any:
-        """The :class:`taser.stein.Record` of the last residuals, in units of the score."""
-        return self.penalty.last
+        self.normalisation = None if normalisation is None else Normalisation(normalisation)
 
     def penalise(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
@@ -115,12 +113,11 @@ class Taser(Regulariser):
         """R of these examples in the form's unit. s: cached scores at x, for form="paper"."""
         if s is not None and self.form != "paper":
             raise ValueError(f"form={self.form!r} computes its own score: call it without s")
-        self.penalty._generator = self.generator_on(x.device)
-        if self.penalty.is_new(model, shared):
-            _check_range(x, self.threat)
+        if self.normalisation is not None:
+            x, model = self.normalisation.undo(x), self.normalisation.before(model)
         if s is None:
             x, s, shared = self._points_and_scores(model, x, y, shared)
-        return self.unit(x) * self.penalty.penalise(model, x, y, s, shared)
+        return self.unit(x) * super().penalise(model, x, y, s, shared)
 
     def _points_and_scores(
         self, model: nn.Module, x: Tensor, y: Tensor | None, shared: SharedPass
@@ -133,7 +130,7 @@ class Taser(Regulariser):
             return x, self.score.paired(x, generator), shared
         if self.form == "steepest":
             assert self.threat is not None
-            _, gradient = probe_gradient(Probed(model, self.penalty.probe, y), x)
+            _, gradient = probe_gradient(Probed(model, self.probe, y), x)
             return x, self.score.along(x, -steepest(gradient, self.threat.norm)), shared
         noised, s = self.score.noised(x, generator)
         return (x, s, shared) if self.form == "mixed" else (noised, s, shared.without_outputs())
@@ -145,36 +142,99 @@ class Taser(Regulariser):
             return (self.threat.rms_epsilon(x.shape[1:]) * self.score.sigma) ** 2
         if self.form != "paper":
             return float(self.score.sigma) ** 2
-        if self.threat is not None:
-            box = self.threat.low, self.threat.high
-        else:
-            box = (0.0, 1.0) if x.ndim == 4 else (None, None)
-        if not hasattr(self.score, "sigma") or box[0] is None or box[1] is None:
+        low, high = self._box(x)
+        if not hasattr(self.score, "sigma") or low is None or high is None:
             return 1.0
-        return ((box[1] - box[0]) / 2) ** 4  # u = a x + b has r_u = r_x/a², and a = 2/(high − low)
+        return ((high - low) / 2) ** 4  # u = a x + b has r_u = r_x/a², and a = 2/(high − low)
 
-    def batch_correction(self, n: int, batch: int) -> float:
-        """As :meth:`taser.SteinPenalty.batch_correction`."""
-        return self.penalty.batch_correction(n, batch)
+    def check_range(self, x: Tensor) -> None:
+        """Warn of images outside of the range of score and threat, or with channels last."""
+        x = x.detach() if self.normalisation is None else self.normalisation.undo(x.detach())
+        low, high = self._box(x)
+        if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
+            warn_user(
+                f"inputs of shape {tuple(x.shape)} look like images with channels last; the score "
+                "takes (B, C, H, W): x.permute(0, 3, 1, 2)"
+            )
+        elif low is not None and high is not None and not low <= x.min() <= x.max() <= high:
+            lowest, highest = float(x.min()), float(x.max())
+            if max(low - lowest, highest - high) > SLACK * (high - low):
+                bytes_ = lowest >= low and highest > BRIGHT * high
+                warn_user(
+                    f"inputs from {lowest:.3g} to {highest:.3g} are outside of the range "
+                    f"[{low:g}, {high:g}] of score and threat: "
+                    + ("say normalisation=(0, 1 / 255) for bytes" if bytes_ else
+                       "say normalisation=(mean, std), with the numbers by which the loop "
+                       "normalises them, or give the threat their range (None for a table)")
+                )  # fmt: skip
 
-    def state(self) -> dict[str, Tensor]:
-        """The centre of the residuals."""
-        return self.penalty.state()
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore the centre."""
-        self.penalty.load_state(state)
+    def _box(self, x: Tensor) -> tuple[float | None, float | None]:
+        """The range of inputs: the threat's, else that of pixels for images."""
+        if self.threat is not None:
+            return self.threat.low, self.threat.high
+        return (0.0, 1.0) if x.ndim == 4 else (None, None)
 
     def extra_repr(self) -> str:
         return f"form={self.form!r}" + (f", threat={self.threat}" if self.threat else "")
 
 
-def _check_range(x: Tensor, threat: Threat | None) -> None:
-    """Warn of inputs outside the threat's box, as of a data set that normalises its images."""
-    if threat is not None and bool((x - threat.into_box(x)).abs().max() > 0.01):
-        found = f"inputs from {float(x.min()):.3g} to {float(x.max()):.3g}, outside of the threat's"
-        box = f"[{threat.low:g}, {threat.high:g}]: normalise inside the model, not in the data"
-        warnings.warn(f"{found} {box}; for a table low=None, high=None", stacklevel=6)
+class Normalisation:
+    """x = (u − mean)/std, of which loops often pass the x and mean the u. (B, *) → (B, *)."""
+
+    def __init__(self, mean_and_std: tuple[Any, Any]) -> None:
+        try:
+            self.mean, self.std = (torch.as_tensor(n, dtype=torch.float) for n in mean_and_std)
+            right = bool((self.std > 0).all() and (self.mean + self.std).isfinite().all())
+        except (TypeError, ValueError, RuntimeError):
+            right = False
+        if not right:
+            raise ValueError(
+                "normalisation should be (mean, std), numbers or one a channel, std positive; got "
+                f"{mean_and_std}"
+            )
+        self._model: tuple[nn.Module, nn.Module] | None = None  # in a tuple: no submodule
+
+    def undo(self, x: Tensor) -> Tensor:
+        """u = std·x + mean."""
+        return self._fitted(self.std, x) * x + self._fitted(self.mean, x)
+
+    def do(self, u: Tensor) -> Tensor:
+        """x."""
+        return (u - self._fitted(self.mean, u)) / self._fitted(self.std, u)
+
+    def _fitted(self, numbers: Tensor, x: Tensor) -> Tensor:
+        channels = numbers.ndim == 1 and len(numbers) > 1
+        shaped = numbers.view(-1, *[1] * (x.ndim - 2)) if channels else numbers
+        try:
+            return shaped.to(x).expand(x.shape[1:])
+        except RuntimeError:
+            given = f"{len(numbers)} channels" if channels else f"shape {tuple(numbers.shape)}"
+            raise ValueError(
+                f"normalisation has {given}, which the inputs {tuple(x.shape)} have not"
+            ) from None
+
+    def before(self, model: nn.Module) -> nn.Module:
+        """The model as a function of u; the same object for the same model."""
+        if self._model is None or self._model[0] is not model:
+            self._model = model, _OfRaw(model, self)
+        return self._model[1]
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_model": None}  # the model is no part of the regulariser
+
+
+class _OfRaw(nn.Module):
+    """u ↦ model((u − mean)/std); messages name the model's own layers."""
+
+    def __init__(self, model: nn.Module, normalisation: Normalisation) -> None:
+        super().__init__()
+        self.model, self.normalisation = model, normalisation
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.model(self.normalisation.do(u))
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        return self.model.named_modules(*args, **kwargs)
 
 
 def _check_score(score: Any, form: FormName) -> None:

@@ -1,7 +1,6 @@
 """What the operator refuses: wrong inputs and options, and layers whose derivatives are wrong."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, get_args
@@ -13,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from taser._runtime import warn_user
 from taser.probes import Probed
 
 from ._model_state import is_compiled
@@ -78,10 +78,9 @@ def warn_of_tf32(model: Callable) -> None:
     """Rounding to TF32 is magnified by a difference."""
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     if torch.backends.cudnn.allow_tf32 and any(p.is_cuda for p in parameters):
-        warnings.warn(
+        warn_user(
             "convolutions may run in TF32, whose rounding a second difference magnifies; set "
-            "torch.backends.cudnn.allow_tf32 = False, or use another backend",
-            stacklevel=2,
+            "torch.backends.cudnn.allow_tf32 = False, or use another backend"
         )
 
 
@@ -380,13 +379,6 @@ def check_inputs(x: Tensor, s: Tensor | None, first: bool = True) -> None:
             raise ValueError(
                 "the score s requires grad; it is a constant of the penalty: s.detach()"
             )
-    highest = float(x.detach().max()) if first and x.ndim == 4 else 0.0
-    if highest > BRIGHT:
-        warnings.warn(
-            f"the images go up to {highest:g}: λ and scores are for pixels in [0, 1]; divide bytes "
-            "by 255, and normalise inside the model",
-            stacklevel=3,
-        )
     for name, tensor in {"x": x, "the score s": x if s is None else s}.items():
         read = first or tensor.device.type == "cpu"
         if read and (bad := int((~torch.isfinite(tensor)).sum())):

@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from taser._runtime import full_precision, world_size
+from taser._runtime import full_precision, warn_user, world_size
 from taser.probes import Margin, Probe, Probed
 
 from ._batchnorm import PassRecorder, SharedPass, Statistics, penalty_mode
 from ._checks import (
+    BRIGHT,
     Backend,
     Distribution,
     Operator,
@@ -68,6 +69,7 @@ class Regulariser(nn.Module, ABC):
         self._generator = generator
         self._seed = seed
         self._recorder: PassRecorder | None = None
+        self._range_checked = False
 
     def attach(self, model: Callable) -> Self:
         """Reuse the loss's own forward of this model, where that is right: two forwards less.
@@ -111,6 +113,9 @@ class Regulariser(nn.Module, ABC):
         check_layers(module)
         check_inputs(x, s, first=False)
         check_labels(y, x)
+        if not self._range_checked:
+            self.check_range(x)
+            self._range_checked = True
         batch = len(x)
         if shared is None and self._recorder is not None:
             shared = self._recorder.shared_pass(module, x)
@@ -138,6 +143,15 @@ class Regulariser(nn.Module, ABC):
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
         """R of these examples, a scalar; the model is in eval mode already."""
+
+    def check_range(self, x: Tensor) -> None:
+        """Warn at the first call if the inputs are in other coordinates than the penalty is for."""
+        highest = float(x.detach().max()) if x.ndim == 4 else 0.0
+        if highest > BRIGHT:
+            warn_user(
+                f"the images go up to {highest:g}: λ and scores are for pixels in [0, 1]; divide "
+                "bytes by 255, and normalise inside the model"
+            )
 
     def batch_correction(self, n: int, batch: int) -> float:  # noqa: ARG002
         """The factor that makes R of n examples an unbiased estimate of R of the whole batch."""
@@ -263,10 +277,6 @@ class SteinPenalty(Regulariser):
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore the centre."""
         self.center.value = state["value"].to(self.center.value.device)
-
-    def is_new(self, model: nn.Module, shared: SharedPass) -> bool:
-        """Whether this model, with these submodules and modes, has not been checked yet."""
-        return self._route_of(model, shared) is None
 
     def _route_of(self, model: nn.Module, shared: SharedPass) -> Route | None:
         """The route of a model that was checked as it is now, with gradients if they are wanted."""
