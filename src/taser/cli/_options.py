@@ -29,7 +29,6 @@ Root = Annotated[Path | None, Option(help="The cache; by default $TASER_CACHE or
 Seed = Annotated[int, Option(help="Of everything that is drawn at random.")]
 Target = Annotated[str | None, Option(help="For a table: the column to predict.")]
 Threads = Annotated[int | None, Option(min=1, help="CPU threads; by default all.")]
-Jobs = Annotated[int, Option(min=1, help="Runs at the same time.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON, and all else to stderr.")]
 Model = Annotated[str, Option(help="A run's folder, file.py:callable, or resnet18, ….")]
 Weights = Annotated[Path | None, Option(help="Its *.safetensors or *.pt state; of a run the best.")]

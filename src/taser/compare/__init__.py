@@ -2,8 +2,8 @@
 
 from ._comparison import compare
 from ._comparison_config import ComparisonConfig, Search, read_comparison
-from ._jobs import RunsFailed
 from ._run_results import Results, Row, RunResult, read_results, rows, write_records
+from ._runs import RunsFailed
 
 __all__ = [
     "ComparisonConfig", "Results", "Row", "RunResult", "RunsFailed", "Search", "compare",

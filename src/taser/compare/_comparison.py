@@ -2,14 +2,15 @@
 
 import json
 import os
-import sys
-from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from taser._files import Progress
@@ -25,43 +26,41 @@ from taser.training._recipes import check_code
 from taser.training._run_folder import read_data_config
 
 from ._comparison_config import ComparisonConfig, Job, job_name, read_comparison
-from ._jobs import Runs, run_all, run_here
+from ._executors import LocalProcesses
 from ._run_results import Results, read_results
+from ._runs import Runs, run_all
 
 FORM = ("form", "operator", "center", "timestep", "sigma")  # alike for the seeds of one row
-CODE = "import sys; from taser.compare._comparison import main; main(sys.argv)"
 CURVE = 200  # test examples for accuracy over ε
 
 
 def compare(
-    config: ComparisonConfig | Path | str, out: Path | str, *, jobs: int = 1,
-    threads: int | None = None, trust_code: bool = False, progress: Progress | None = None,
+    config: ComparisonConfig | Path | str, out: Path | str, *, jobs: int | None = None,
+    threads: int | None = None, executor: Executor | None = None, trust_code: bool = False,
+    progress: Progress | None = None,
 ) -> Results:  # fmt: skip
-    """Train and evaluate methods × variants × seeds, `jobs` at a time; started again, it goes on.
+    """Train and evaluate methods × variants × seeds; started again, it goes on.
 
-    Started elsewhere on the same folder it helps: no run is done twice. config: a configuration,
-    its YAML file, or the name of a shipped one such as "digits"; threads: of each run, by default
-    an equal share of the cores; trust_code: import the code that recipes and settings name
-    (`model.name`, `regulariser.score`), which is refused otherwise. The runs are in out/runs.
-    If some of them failed, RunsFailed is raised at the end, and `read_results(out)` has the others.
+    No finished run is done again. config: a configuration, its YAML file, or the name of a shipped
+    one such as "digits"; jobs: local processes at a time, by default one, or one for each GPU;
+    threads: of each run, by default an equal share of the cores; executor: instead of local
+    processes, such as a Dask client's `get_executor()` or one of submitit, whose workers see the
+    folder; trust_code: import the code that recipes and settings name (`model.name`,
+    `regulariser.score`), which is refused otherwise. The runs are in out/runs. If some of them
+    failed, RunsFailed is raised at the end, and `read_results(out)` has the others. In a script,
+    call it below `if __name__ == "__main__":`, as local processes import the script.
     """
     if not isinstance(config, ComparisonConfig):
         config = read_comparison(config, trust_code=trust_code)
-    runs, wanted = Runs(Path(out) / "runs"), config.jobs()
+    runs, wanted = Runs(Path(out).absolute() / "runs"), config.jobs()
     runs.add(wanted)
-    each = threads or max(1, (os.cpu_count() or 1) // jobs)
-    command = (sys.executable, "-c", CODE, *(["--trust-code"] if trust_code else []))
-    run_all(runs, list(wanted), command, jobs=jobs, threads=each, progress=progress)
+    run = partial(run_job, trust_code=trust_code)
+    jobs = jobs or max(1, torch.cuda.device_count())
+    if executor is None:
+        threads = threads or max(1, (os.cpu_count() or 1) // jobs)
+    with LocalProcesses(jobs) if executor is None else nullcontext(executor) as pool:
+        run_all(runs, list(wanted), run, pool, threads=threads, progress=progress)
     return read_results(out)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """What a process of `compare` does: the run in the folder that is named last."""
-    run = partial(run_job, trust_code="--trust-code" in arguments)
-    try:
-        run_here(Path(arguments[-1]), run)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def run_job(
@@ -90,7 +89,7 @@ def run_job(
     check_code(config, f"{folder}/job.json", trust_code=trust_code)
     _check_same_penalty(runs, job, config.regulariser)
     stages = 1 if "candidate" in job else 3 + (job.get("audited", 0) > 0)
-    trained = train(config, folder / "run", report=_stage(progress, 0, stages))
+    trained = train(config, folder / "run", report=_stage(progress, 0, stages, "training"))
     dataset = build_data(config.data)
     batch = min(config.loop.batch, len(dataset.train))
     result = {
@@ -103,19 +102,21 @@ def run_job(
         return {**result, "candidate": job["candidate"]}
     model = load_network(folder / "run").to(default_device())
     test, settings = dataset.test, job["evaluation"]
-    evaluations = _evaluate(model, folder, test, settings, _stage(progress, 1, stages))
+    evaluations = _evaluate(model, folder, test, settings, _stage(progress, 1, stages, "attacks"))
     threat, rows = (
         Threat(settings["norm"], settings["epsilon"], *test.box),
         subset(len(test), CURVE),
     )
     x, y = test.rows(rows), test.y[rows]
-    curve = accuracy_curve(model, x, y, threat=threat, progress=_stage(progress, 2, stages))
+    curve = accuracy_curve(
+        model, x, y, threat=threat, progress=_stage(progress, 2, stages, "accuracy against ε")
+    )
     diagnostics: dict[str, Any] = {"curve": asdict(curve)}
     if job["audited"]:
         plain = runs.folder / job_name("standard", "off", job["seed"]) / "run"
         trained_plainly = (plain / "result.json").exists()  # attacks on it are transferred
         surrogate = load_network(plain).to(default_device()) if trained_plainly else None
-        own = _stage(progress, 3, stages)
+        own = _stage(progress, 3, stages, "audit")
         diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, own)
     return {
         **result, "finetuned": job["finetuned"], "chosen": chosen,
@@ -123,13 +124,14 @@ def run_job(
     }  # fmt: skip
 
 
-def _stage(progress: Progress | None, number: int, stages: int) -> Progress:
-    """The progress of one of several stages, as per cent of the whole."""
+def _stage(progress: Progress | None, number: int, stages: int, name: str) -> Progress:
+    """The progress of one of several stages, as per cent of the whole, under its name."""
 
-    def report(done: int, total: int, label: str) -> None:
+    def report(done: int, total: int, _: str) -> None:
         if progress:
-            progress(100 * number + 100 * done // max(total, 1), 100 * stages, label)
+            progress(100 * number + 100 * done // max(total, 1), 100 * stages, name)
 
+    report(0, 1, name)
     return report
 
 
@@ -144,7 +146,8 @@ def _evaluate(
             evaluate(
                 model, test.x, test.y, threat=threat, n=n,
                 attacks=[name for name, size in attacks.items() if size == n],
-                out=folder / f"evaluation-{n}", progress=_stage(progress, number, len(sizes)),
+                out=folder / f"evaluation-{n}",
+                progress=_stage(progress, number, len(sizes), "attacks"),
             ).to_json()
         )
         for number, n in enumerate(sizes)

@@ -14,7 +14,7 @@ from taser._settings import read_yaml
 from taser.evaluation import Evaluation
 from taser.training._run_folder import read_log
 
-from ._jobs import Runs
+from ._runs import Runs
 
 Record = dict[str, Any]
 """Of one run: "run", "job" and, as far as it has come, "config", "result", "evaluations",
@@ -81,7 +81,8 @@ def _read_run(runs: Runs, name: str, failures: Mapping[str, str]) -> Record:
     record: Record = {"run": name, "job": runs.job(name)}
     if (home / "config.yaml").exists():
         text = json.dumps(read_yaml(home / "config.yaml"))
-        for parent in (runs.folder, runs.folder.parent):  # weights of other runs
+        places = (runs.folder.absolute(), runs.folder)
+        for parent in (p for place in places for p in (place, place.parent)):  # other runs' weights
             text = text.replace(f"{parent}/", "")
         record["config"] = json.loads(text)
     if result := runs.result(name):
