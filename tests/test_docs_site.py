@@ -18,7 +18,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBMODULES = [
     "attacks", "compare", "data", "evaluation", "models", "objectives", "probes", "regularisers",
-    "scores", "stein.identities", "training",
+    "report", "scores", "stein.identities", "training",
 ]  # fmt: skip
 FENCE = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
 

@@ -9,6 +9,7 @@ from ._compare_commands import compare, demo
 from ._data_commands import app as data_app
 from ._doctor import doctor
 from ._evaluate_commands import audit, evaluate, shift
+from ._export_command import export
 from ._options import PlainErrors
 from ._score_commands import app as score_app
 from ._train_commands import finetune, recipes, train
@@ -23,7 +24,19 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(score_app, name="score")
-for command in (demo, train, finetune, recipes, evaluate, audit, certify, shift, compare, doctor):
+for command in (
+    demo,
+    train,
+    finetune,
+    recipes,
+    evaluate,
+    audit,
+    certify,
+    shift,
+    compare,
+    export,
+    doctor,
+):
     app.command()(command)
 
 

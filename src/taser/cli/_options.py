@@ -30,7 +30,7 @@ Seed = Annotated[int, Option(help="Of everything that is drawn at random.")]
 Target = Annotated[str | None, Option(help="For a table: the column to predict.")]
 Threads = Annotated[int | None, Option(min=1, help="CPU threads; by default all.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON, and all else to stderr.")]
-Model = Annotated[str, Option(help="A run's folder, file.py:callable, or resnet18, ….")]
+Model = Annotated[str, Option(help="A run's folder, hub:user/name, file.py:callable, or resnet18.")]
 Weights = Annotated[Path | None, Option(help="Its *.safetensors or *.pt state; of a run the best.")]
 Data = Annotated[str | None, Option(help="As for `taser data info`; else the run's or digits.")]
 Options = Annotated[
@@ -164,9 +164,11 @@ def load_model_and_data(
     from taser.data import load
     from taser.models import load_model
     from taser.training import load_trained
+    from taser.training._run_folder import run_folder
 
     use_threads(threads)
-    run = Path(model) if Path(model).is_dir() else None
+    folder = run_folder(model)
+    run = folder if folder.is_dir() else None
     if run is None and ":" not in model and len(Path(model).parts) > 1:
         raise ValueError(f"there is no folder {model}: `taser train --out {model}` would make it")
     if run and options:

@@ -115,17 +115,44 @@ def read_data_config(folder: Path) -> DataConfig:
     return from_mapping(Config, {"data": read_yaml(path).get("data", {})}, str(path)).data
 
 
+HUB = "hub:"
+PARTS = ["*.safetensors", "model.json", "data.json", "config.yaml", "README.md"]
+
+
+def run_folder(name: str) -> Path:
+    """The folder of a run; "hub:user/name" or "hub:user/name@revision" is fetched into a cache.
+
+    From the Hugging Face Hub come safetensors and descriptions only: no code, nothing pickled.
+    """
+    if not name.startswith(HUB):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    repo, _, revision = name.removeprefix(HUB).partition("@")
+    try:
+        folder = Path(str(snapshot_download(repo, revision=revision or None, allow_patterns=PARTS)))
+    except (ValueError, OSError) as error:  # no such repository, a bad name, no network
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name} could not be fetched from the Hub: {why}") from None
+    if not (folder / "model.json").is_file():
+        raise ValueError(f"{name} has no model.json: only what `taser export` wrote can be loaded")
+    return folder
+
+
 def load_trained(
     folder: Path | str, which: Literal["best", "last"] | Path = "best", *, trust_code: bool = False
 ) -> nn.Module:
     """The network of a run, in evaluation mode, with its best or last weights, or a file's.
 
-    A network that is the user's own code is imported only with `trust_code`.
+    folder: of `taser train` or `taser export`, or the latter on the Hub, "hub:user/name". A network
+    that is the user's own code is imported only with `trust_code`.
     """
-    folder = Path(folder)
+    folder = run_folder(str(folder))
     if not (folder / "model.json").is_file():
         raise ValueError(f"{folder} is not the folder of a training run")
     weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
+    if which == "best" and not weights.exists():
+        weights = folder / "model.safetensors"  # of `taser export`
     if not weights.exists():
         raise ValueError(f"the run in {folder} has no weights {which} yet")
     path = folder / "model.json"
