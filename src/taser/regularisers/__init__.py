@@ -4,10 +4,19 @@ from taser._runtime import check_arguments
 from taser.stein import Regulariser
 
 from ._gradients import GradientNorm, Jacobian
+from ._penalty_share import PenaltyShare
 from ._target_loss import TargetLoss
 from ._taser import Taser
 
-__all__ = ["REGULARISERS", "GradientNorm", "Jacobian", "Regulariser", "TargetLoss", "Taser"]
+__all__ = [
+    "REGULARISERS",
+    "GradientNorm",
+    "Jacobian",
+    "PenaltyShare",
+    "Regulariser",
+    "TargetLoss",
+    "Taser",
+]
 
 REGULARISERS: dict[str, type[Regulariser]] = {
     "taser": Taser, "gradient-norm": GradientNorm, "jacobian": Jacobian

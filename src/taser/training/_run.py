@@ -1,6 +1,7 @@
 """The training loop: from a configuration to a folder with log, checkpoints and weights."""
 
 import json
+import logging
 import math
 import time
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ from taser._runtime import (
 )
 from taser.data import Batch, Preprocessing
 from taser.data._dataset import subset
-from taser.regularisers import TargetLoss
+from taser.regularisers import PenaltyShare, TargetLoss
 from taser.stein._model_state import eval_mode
 
 from ._build import Setup, set_up
@@ -40,6 +41,7 @@ from ._recipes import to_yaml
 from ._run_folder import Log, Result, check_same_run
 from ._step import NonFiniteLoss, gradient_ratio
 
+logger = logging.getLogger(__name__)
 LINES_PER_EPOCH = 10
 MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 
@@ -156,6 +158,7 @@ class _Run:
         self.means: dict[str, float] = {}  # of the log's last line
         self.metrics = self.state.best  # of the last validation
         self.saved = self.started = time.monotonic()
+        self.share = PenaltyShare()
 
     def finish(self) -> Result:
         """Train until the last epoch, or until patience runs out, and write what came of it."""
@@ -204,6 +207,10 @@ class _Run:
             setup.average.update(self.learner.module, step)
         if self.target is not None:
             self.state.weight = self.target(numbers["base"])
+        elif "penalty" in numbers and config.regulariser.unit != "ratio":
+            report = self.share.add(numbers["base"], numbers["penalty"], weight)
+            if report and self.main:
+                logger.warning(report)
         self.state.step += 1
         self._count(numbers, weight, rate)
         in_epoch = self.batches.position < len(self.batches)  # the epoch's end saves by itself
