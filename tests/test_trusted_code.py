@@ -65,6 +65,14 @@ def test_the_command_of_the_issue_is_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def test_a_package_of_diffusion_models_is_no_network(tmp_path: Path) -> None:
+    """Only a score may be named diffusers:NAME."""
+    path = recipe(tmp_path / "own.py", "model: {name: 'diffusers:DiffusionPipeline'}")
+    with pytest.raises(ValueError, match=r"model\.name in .* names code"):
+        read_recipe(path)
+    assert read_recipe(recipe(tmp_path / "own.py", "regulariser: {score: 'diffusers:folder'}"))
+
+
 @pytest.mark.parametrize("key", ["model: {name: OWN:build}", "regulariser: {score: OWN:score}"])
 def test_a_recipe_that_names_code_is_refused(
     own: Path, ran: Callable[[], bool], key: str, tmp_path: Path

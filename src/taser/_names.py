@@ -42,7 +42,7 @@ def normalise_name(name: object) -> str:
 
 def refuse_code(spec: str, source: str, *, trust_code: bool) -> None:
     """Raise if a file, `source`, names code to import and the user has not said to trust it."""
-    if ":" in spec and not spec.startswith("diffusers:") and not trust_code:
+    if ":" in spec and not trust_code:
         trust = "if you trust it, give --trust-code (in Python trust_code=True)"
         raise ValueError(f"{source} names code, {spec}, which would be imported and run: {trust}")
 

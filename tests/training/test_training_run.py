@@ -251,10 +251,15 @@ def test_options_of_accelerate_do_not_reach_the_penalty(
 
 
 def test_the_folder_of_a_run(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[int, int, str]] = []
     config = small(loop={"epochs": 2})
-    result = train(config, tmp_path, report=lambda done, total, _: seen.append((done, total)))
-    assert seen == [(step, 4) for step in (1, 2, 3, 4)]
+    result = train(config, tmp_path, report=lambda *progress: seen.append(progress))
+    assert [(done, total) for done, total, _ in seen] == [(k, 4) for k in (0, 1, 2, 2, 3, 4, 4)]
+    stages = [label.split(" · ")[0] for *_, label in seen]
+    assert stages == [
+        *["training, epoch 1/2"] * 3, "validation, epoch 1/2", *["training, epoch 2/2"] * 2,
+        "validation, epoch 2/2",
+    ]  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {
         ".lock", "best.safetensors", "checkpoints", "config.yaml", "data.json", "last.safetensors",
         "log.jsonl", "model.json", "result.json",
@@ -491,7 +496,7 @@ def test_parts_are_as_equal_as_can_be(size: int, parts: int) -> None:
     """`chunk` would leave one example at the end, which has no variance."""
     learner = set_up(small(loop={"accumulate": parts}), images(32)).learner
     pieces = learner._attack(
-        torch.rand(size, 3, 32, 32), torch.zeros(size).long(), None, torch.Generator()
+        torch.rand(size, 3, 32, 32), torch.zeros(size).long(), torch.Generator()
     )
     sizes = [len(piece.x) for piece in pieces]
     assert sum(sizes) == size

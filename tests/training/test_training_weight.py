@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_runs import MLP, lines, small
 
+import taser
 from taser.regularisers import Taser
 from taser.regularisers._taser import FormName
 from taser.training import Config, train
@@ -110,3 +111,54 @@ def test_measuring_leaves_the_run_as_it_was() -> None:
     assert bool(centre.value.isnan())  # it has seen no training batch yet
     assert all(torch.equal(v, state[k]) for k, v in setup.learner.module.state_dict().items())
     assert all(p.grad is None for p in setup.learner.module.parameters())
+
+
+def test_a_target_and_averaged_weights_resume_to_the_bit(tmp_path: Path) -> None:
+    """λ by itself, in the middle of an epoch; the average is kept in the checkpoint too."""
+    config = small(
+        regulariser={"name": "taser", "target_loss": 2.3, "weight": 0.01},
+        loop={"epochs": 2, "batch": 32, "ema": 0.9, "save_minutes": 0.0},
+    )
+
+    def stop(done: int, _total: int, _label: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    train(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "resumed", report=stop)
+    train(config, tmp_path / "resumed")
+    for name in ("last.safetensors", "best.safetensors", "log.jsonl"):
+        found = [(tmp_path / run / name).read_bytes() for run in ("whole", "resumed")]
+        assert found[0] == found[1], name
+    weights = [line["weight"] for line in lines(tmp_path / "resumed", "train")]
+    assert len(set(weights)) > 4  # λ moved
+    other = small(regulariser={"target_loss": 1.0}, loop={"epochs": 2})
+    with pytest.raises(ValueError, match=r"regulariser\.target_loss was 2\.3, is 1\.0"):
+        train(other, tmp_path / "resumed")
+    with pytest.raises(ValueError, match="target_loss decides λ itself"):
+        small(regulariser={"target_loss": 1.0, "unit": "ratio"})
+
+
+@pytest.mark.parametrize(("target", "rises"), [(100.0, True), (0.01, False)])
+def test_lambda_by_itself_in_a_loop_of_ones_own(target: float, rises: bool) -> None:
+    """Higher while the loss is below the target, lower while it is above; saved as a number."""
+    torch.manual_seed(0)
+    model = taser.models.build("mlp", classes=3, shape=(4,), width=8, activation="silu")
+    score = taser.scores.Gaussian.fit(torch.randn(64, 4)).at(sigma=1.0)
+    robust = taser.Taser(score, threat=taser.Threat("linf", 0.1, None, None)).attach(model)
+    weight = taser.regularisers.TargetLoss(target, start=0.01, rate=0.1)
+    weight.weight = 1.0
+    optimiser, found = torch.optim.SGD(model.parameters(), 0.01), [1.0]
+    for _ in range(5):
+        x, y = torch.randn(16, 4), torch.arange(16) % 3
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        found.append(weight(loss))
+        optimiser.zero_grad()
+        (loss + found[-1] * robust(model, x, y)).backward()
+        optimiser.step()
+    assert found == sorted(found, reverse=not rises)
+    assert found[0] != found[-1]
+    again = taser.regularisers.TargetLoss(target, start=0.01, rate=0.1)
+    again.weight = weight.weight
+    assert again(loss) == weight(loss)

@@ -151,6 +151,10 @@ class RegulariserConfig:
     precision: Literal["float32", "bfloat16", "auto"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.target_loss is not None and self.unit == "ratio":
+            raise ValueError("regulariser.target_loss decides λ itself: leave regulariser.unit out")
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_replaced_keys(cls, given: Any) -> Any:

@@ -60,7 +60,8 @@ def check_code(
     config: Config, source: str, *, trust_code: bool, given: Collection[str] = ()
 ) -> None:
     """Refuse code that a file, `source`, names. given: keys or sections that the caller set."""
-    named = {"model.name": config.model.name, "regulariser.score": config.regulariser.score}
+    score = config.regulariser.score.removeprefix("diffusers:")  # which is no code
+    named = {"model.name": config.model.name, "regulariser.score": score}
     for key, spec in named.items():
         if not key.startswith(tuple(given)):
             refuse_code(spec, f"{key} in {source}", trust_code=trust_code)

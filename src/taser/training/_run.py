@@ -59,7 +59,7 @@ def train(config: Config, out: Path | str, *, report: Progress | None = None) ->
 
     out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
     checkpoints/, best.safetensors (by what validation.select says), last.safetensors and
-    result.json. report(done, total, label) is called after each step.
+    result.json. report(done, total, label) is called after each step and before each validation.
     """
     out = Path(out)
     check_same_run(config, out)
@@ -164,6 +164,7 @@ class _Run:
         """Train until the last epoch, or until patience runs out, and write what came of it."""
         state, validation, epochs = self.state, self.config.validation, self.config.loop.epochs
         patience = math.inf if validation.patience is None else validation.patience
+        self._report("training")
         try:
             while self.batches.epoch < epochs and state.stale < patience:
                 for batch in self.batches:
@@ -249,21 +250,26 @@ class _Run:
             more = {"weight": weight} if self.learner.regulariser is not None else {}
             self.log.write(state.step, "train", {**self.means, **more, "rate": rate})
             state.sums, state.summed = {}, 0
-        if self.report and self.main:
-            self.report(state.step, self.setup.steps, self._label())
+        self._report("training")
 
-    def _label(self) -> str:
+    def _report(self, stage: str) -> None:
+        """How far the run is, what it does now, and its last figures."""
+        if self.report is None or not self.main:
+            return
         means, epochs, metrics = self.means, self.config.loop.epochs, self.metrics
-        words = [f"epoch {min(self.batches.epoch + 1, epochs)}/{epochs}"]
+        words = [
+            f"{stage}, epoch {min(self.batches.epoch + (stage == 'training'), epochs)}/{epochs}"
+        ]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
         if metrics is not None and self.setup.dataset.task == "regression":
             words.append(f"error {-metrics.clean:.3g}, attacked {-metrics.robust:.3g}")
         elif metrics is not None:
             words.append(f"clean {metrics.clean:.1%} robust {metrics.robust:.1%}")
-        return " · ".join(words)
+        self.report(self.state.step, self.setup.steps, " · ".join(words))
 
     def _validate(self) -> None:
         """Validate; keep the weights if they are the best so far."""
+        self._report("validation")
         began = time.monotonic()
         held_out, state = self.setup.dataset.validation, self.state
         # A draw, because the first rows may be all of one class: folders come in that order.
