@@ -20,9 +20,10 @@ lint: $(READY)
 experiments: $(READY)  ## the paper's Table 1 and Figure 1 (three minutes)
 	for name in toy_regression manifold; do $(BIN)/python experiments/$$name.py || exit 1; done
 
-bench: $(READY)  ## measure again what benchmarks/results/ holds (about two hours)
+bench: $(READY)  ## measure again what benchmarks/results/ holds (about an hour)
 	$(BIN)/python benchmarks/estimators.py --out benchmarks/results
-	for name in two_lines overhead memory growth switches; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/two_lines.py --threads 1
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/evaluation.py --examples 100 --batch 50 --out benchmarks/results
 
 # MkDocs Material would print a note about a future MkDocs at each build.

@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import math
 import multiprocessing
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,27 +75,22 @@ Stepper = tuple[Callable[[], Any], int]
 """Work to be timed, and how many steps it makes."""
 
 
-def interleaved(
-    steppers: Mapping[str, Stepper],
-    repetitions: int,
-    tick: Callable[[], object] = lambda: None,
-    seldom: Collection[str] = (),
-) -> dict[str, Timing]:
-    """Time all in turn, repeatedly, so that a slow moment of the machine affects all alike.
+SHORTEST = 0.05  # seconds of one timing: shorter work is repeated
 
-    seldom: slow settings that need less precision, in each third repetition only.
-    """
-    for work, _ in steppers.values():
+
+def interleaved(steppers: Mapping[str, Stepper], repetitions: int) -> dict[str, Timing]:
+    """Time all in turn, repeatedly, so that a slow moment of the machine affects all alike."""
+    first, rounds = next(iter(steppers)), {}
+    for name, (work, _) in steppers.items():
         work()
-    first = next(iter(steppers))
+        rounds[name] = math.ceil(SHORTEST / timed(work))
     seconds: dict[str, list[float]] = {name: [] for name in steppers}
     ratios: dict[str, list[float]] = {name: [] for name in steppers}
-    for repetition in range(repetitions):
+    for _ in range(repetitions):
         for name, (work, steps) in steppers.items():
-            if name not in seldom or repetition % 3 == 0:
-                seconds[name].append(timed(work) / steps)
-                ratios[name].append(seconds[name][-1] / seconds[first][-1])
-        tick()
+            taken = timed(lambda work=work, n=rounds[name]: [work() for _ in range(n)])  # type: ignore[misc]
+            seconds[name].append(taken / (steps * rounds[name]))
+            ratios[name].append(seconds[name][-1] / seconds[first][-1])
     middle = statistics.median
     return {
         name: Timing(middle(seconds[name]), middle(found), min(found), max(found))

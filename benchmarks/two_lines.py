@@ -1,15 +1,16 @@
-"""What the two lines of the README cost, beside adversarial training and a gradient penalty.
+"""Time and memory of a step with the two lines of the README, beside other robust training.
 
-python benchmarks/two_lines.py --threads 1                     # time and peak memory
-python benchmarks/two_lines.py --threads 1 --workloads 1 2     # of some workloads
+python benchmarks/two_lines.py --threads 1                     # a quarter of an hour
+python benchmarks/two_lines.py --threads 1 --workloads cnn mlp # of some networks
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import taser
 from measure import (
@@ -22,6 +23,9 @@ from measure import (
     peak_growth,
     write,
 )
+from taser.data import Dataset, Split
+from taser.training import Config, set_up
+from taser.training._recipes import override
 
 
 @dataclass(frozen=True)
@@ -33,157 +37,188 @@ class Workload:
     width: int
     shape: tuple[int, ...]
     batch: int
-    score: str | None  # a shipped denoiser, or a Gaussian's score for a table
+    score: str  # a shipped denoiser, or "gaussian" for a table
     epsilon: float
 
 
-WORKLOADS = [
-    Workload("MLP on a table", "mlp", 64, (30,), 64, None, 0.3),
-    Workload("small CNN, 28×28", "cnn", 8, (1, 28, 28), 64, "fashion-mnist", 0.1),
-    Workload("ViT, 0.8 M parameters", "vit", 128, (3, 32, 32), 32, "cifar10", 8 / 255),
-    Workload("ResNet-18, width 16", "resnet18", 16, (3, 32, 32), 32, "cifar10", 8 / 255),
-    Workload("ResNet-18, width 64", "resnet18", 64, (3, 32, 32), 32, "cifar10", 8 / 255),
-]
+WORKLOADS = {
+    "mlp": Workload("MLP on a table", "mlp", 64, (30,), 64, "gaussian", 0.3),
+    "cnn": Workload("small CNN, 28×28", "cnn", 8, (1, 28, 28), 64, "fashion-mnist", 0.1),
+    "vit": Workload(
+        "ViT, 0.8 M parameters", f"{__file__}:VisionTransformer", 128, (3, 32, 32), 32, "cifar10",
+        8 / 255,
+    ),
+    "resnet16": Workload(
+        "ResNet-18, width 16", "resnet18", 16, (3, 32, 32), 32, "cifar10", 8 / 255
+    ),
+    "resnet64": Workload(
+        "ResNet-18, width 64", "resnet18", 64, (3, 32, 32), 32, "cifar10", 8 / 255
+    ),
+}  # fmt: skip
 
 
-class VisionTransformer(torch.nn.Module):
+class VisionTransformer(nn.Module):
     """Patches of 4×4 pixels, four blocks with LayerNorm, the mean of the tokens to 10 classes."""
 
-    def __init__(self, width: int, side: int) -> None:
+    def __init__(self, width: int = 128) -> None:
         super().__init__()
-        self.patches = torch.nn.Conv2d(3, width, 4, stride=4)
-        self.position = torch.nn.Parameter(0.02 * torch.randn(1, (side // 4) ** 2, width))
-        block = torch.nn.TransformerEncoderLayer(
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.position = nn.Parameter(0.02 * torch.randn(1, 64, width))
+        block = nn.TransformerEncoderLayer(
             width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
-        self.blocks = torch.nn.TransformerEncoder(block, 4, enable_nested_tensor=False)
-        self.head = torch.nn.Linear(width, 10)
+        self.blocks = nn.TransformerEncoder(block, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.patches(x).flatten(2).transpose(1, 2) + self.position
         return self.head(self.blocks(tokens).mean(1))
 
 
-Loss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Rows = dict[str, Callable[[], Stepper]]
 
 
-def losses(workload: Workload, x: Tensor) -> dict[str, Loss]:
-    """The loss of a step, by its name."""
-    box = (0.0, 1.0) if workload.score else (None, None)
-    threat = taser.Threat("linf", workload.epsilon, *box)
-    if workload.score:
-        score: taser.scores.NoisedScore = taser.scores.pretrained(workload.score).at(timestep=50)
-    else:
-        score = taser.scores.Gaussian.fit(x).at(sigma=1.0)
-    robust = taser.Taser(score, threat=threat)
-    whole = taser.Taser(score, threat=threat, fraction=1.0)
-    paper = taser.Taser(score, threat=threat, form="paper", backend="reverse")
-    gradient = {
-        name: taser.regularisers.GradientNorm("l1", **options)
-        for name, options in (
-            ("whole", {}), ("quarter", {"fraction": 0.25}), ("reverse", {"backend": "reverse"})
-        )
-    }  # fmt: skip
-    fast = taser.objectives.Fast(taser.objectives.one_step_pgd(threat))
-    pgd = {steps: taser.objectives.PGD(taser.attacks.PGD(threat, steps)) for steps in (3, 10)}
-
-    def plain(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(model(x), y)
-
-    def added(regulariser: taser.regularisers.Regulariser) -> Loss:
-        return lambda model, x, y: plain(model, x, y) + 0.1 * regulariser(model, x, y)
-
-    def attached(regulariser: taser.regularisers.Regulariser) -> Loss:
-        def loss(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
-            regulariser.attach(model)  # in each step, since the other losses share the model
-            total = added(regulariser)(model, x, y)
-            regulariser.release()
-            return total
-
-        return loss
-
-    return {
-        "plain": plain,
-        "TASER, the two lines": attached(robust),
-        "TASER, not attached": added(robust),
-        "TASER, the whole batch": attached(whole),
-        "TASER, form paper": added(paper),
-        "‖∇m‖₁, a quarter of the batch": attached(gradient["quarter"]),
-        "‖∇m‖₁, the whole batch": attached(gradient["whole"]),
-        "‖∇m‖₁, by double backward": added(gradient["reverse"]),
-        "one-step adversarial": fast,
-        "PGD-3": pgd[3],
-        "PGD-10": pgd[10],
-    }
+def random_data(workload: Workload) -> Dataset:
+    """One batch: time does not depend on what it shows."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(workload.batch, *workload.shape, generator=generator)
+    split = Split(x, torch.randint(10, (len(x),), generator=generator))
+    return Dataset(workload.score, split, split, split, tuple("0123456789"))
 
 
-def steppers(workload: Workload) -> dict[str, Stepper]:
-    """A training step with each loss, all on one network."""
+def in_training(workload: Workload, *overrides: str) -> Stepper:
+    """Steps of `taser train`, as many as make up one round of a lazy penalty."""
+    own = ":" in workload.model
+    config = override(Config(), [
+        f"model.name={workload.model}", f"loop.batch={workload.batch}", "validation.steps=1",
+        f"model.options={{width: {workload.width}}}" if own else f"model.width={workload.width}",
+        *([] if own else ["model.activation=silu"]), f"objective.epsilon={workload.epsilon}",
+        "optimiser.name=sgd", "optimiser.momentum=0", "optimiser.rate=1e-3", "data.augment=none",
+        *overrides,
+    ])  # fmt: skip
+    setup = set_up(config, random_data(workload))
+    batch = next(iter(setup.batches))
+    x, every = batch.x.contiguous(memory_format=setup.layout), config.regulariser.every
+
+    def steps() -> None:
+        for number in range(every):
+            setup.learner.step_number = number
+            generator = torch.Generator().manual_seed(number)
+            setup.learner.step(x, batch.y, generator, weight=0.1, perturb=False)
+
+    return steps, every
+
+
+def in_own_loop(
+    workload: Workload, regulariser: taser.regularisers.Regulariser | None = None,
+    base: Loss = lambda model, x, y: F.cross_entropy(model(x), y),
+) -> Stepper:  # fmt: skip
+    """Steps of a plain loop on a network of its own, with the regulariser attached to it."""
     torch.manual_seed(0)
-    x, y = torch.rand(workload.batch, *workload.shape), torch.randint(10, (workload.batch,))
-    if workload.model == "vit":
-        model: torch.nn.Module = VisionTransformer(workload.width, workload.shape[-1])
+    if ":" in workload.model:
+        model: nn.Module = VisionTransformer(workload.width)
     else:
         model = taser.models.build(
             workload.model, classes=10, shape=workload.shape, width=workload.width,
             activation="silu",
         )  # fmt: skip
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+    train = random_data(workload).train
+    every = 1 if regulariser is None else regulariser.every
+    if regulariser is not None:
+        regulariser.attach(model)
 
-    def stepper(loss: Loss) -> Stepper:
-        def step() -> None:
+    def steps() -> None:
+        for _ in range(every):
+            loss = base(model, train.x, train.y)
+            if regulariser is not None:
+                loss = loss + 0.1 * regulariser(model, train.x, train.y)
             optimiser.zero_grad()
-            loss(model, x, y).backward()
+            loss.backward()
             optimiser.step()
 
-        return step, 1
-
-    return {name: stepper(loss) for name, loss in losses(workload, x).items()}
+    return steps, every
 
 
-def peak(number: int, name: str, threads: int) -> int:
+def rows(workload: Workload) -> Rows:
+    """The steps that are compared, the plain one first."""
+    box = (0.0, 1.0) if len(workload.shape) == 3 else (None, None)
+    threat = taser.Threat("linf", workload.epsilon, *box)
+    if workload.score == "gaussian":
+        gaussian = taser.scores.Gaussian.fit(random_data(workload).train.x)
+        score: taser.scores.NoisedScore = gaussian.at(sigma=1.0)
+    else:
+        score = taser.scores.pretrained(workload.score).at(timestep=50)
+
+    def own(regulariser: taser.regularisers.Regulariser | None = None, **base: Loss) -> Any:
+        return lambda: in_own_loop(workload, regulariser, **base)
+
+    def pgd(steps: int) -> Loss:
+        return taser.objectives.PGD(taser.attacks.PGD(threat, steps))
+
+    norm = taser.regularisers.GradientNorm
+    one_step = taser.objectives.Fast(taser.objectives.one_step_pgd(threat))
+    return {
+        "plain": own(),
+        "TASER, the two lines": own(taser.Taser(score, threat=threat)),
+        "TASER in `taser train`": lambda: in_training(workload, "regulariser.name=taser"),
+        "TASER, each example in each step": own(
+            taser.Taser(score, threat=threat, fraction=1.0, every=1)
+        ),
+        "TASER, form `paper` by double backward": own(
+            taser.Taser(score, threat=threat, form="paper", backend="reverse")
+        ),
+        "‖∇m‖₁, a quarter of the batch": own(norm("l1", fraction=0.25)),
+        "‖∇m‖₁, the whole batch": own(norm("l1")),
+        "one-step adversarial": own(base=one_step),
+        "PGD-3": own(base=pgd(3)),
+        "PGD-10": own(base=pgd(10)),
+        "PGD-10 in `taser train`": lambda: in_training(
+            workload, "objective.name=pgd", "objective.steps=10"
+        ),
+    }
+
+
+def peak(workload: Workload, name: str, threads: int) -> int:
     """Bytes of one step's peak, after a step on two examples has loaded what is loaded once."""
     torch.set_num_threads(threads)
-    steppers(replace(WORKLOADS[number], batch=2))[name][0]()
-    return peak_growth(steppers(WORKLOADS[number])[name][0])
+    rows(replace(workload, batch=2))[name]()[0]()
+    return peak_growth(rows(workload)[name]()[0])
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     options = parser(__doc__, repetitions=15)
-    options.add_argument("--workloads", nargs="*", type=int, help="numbers of the workloads")
-    arguments = options.parse_args()
-    torch.set_num_threads(arguments.threads)
-    chosen = range(len(WORKLOADS)) if arguments.workloads is None else arguments.workloads
-    found = {
-        WORKLOADS[i].name: interleaved(steppers(WORKLOADS[i]), arguments.repetitions)
-        for i in chosen
-    }
-    names = list(next(iter(found.values())))
-    rows = [
-        [name, *(f"×{t[name].ratio:.2f} ({t[name].ratio_low:.2f}–{t[name].ratio_high:.2f})"
-                 for t in found.values())]
-        for name in names
-    ]  # fmt: skip
-    caption = (
-        f"Steps of plain training: medians of {arguments.repetitions} interleaved repetitions "
-        f"with their range; {arguments.threads} thread(s)."
-    )
-    table = markdown(["loss", *found], rows, caption)
-    memory = {
-        WORKLOADS[i].name: {
-            name: in_fresh_process(peak, i, name, arguments.threads) for name in names
+    options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    given = options.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    times, peaks = {}, {}
+    for workload in (WORKLOADS[key] for key in given.workloads):
+        steppers = {name: build() for name, build in rows(workload).items()}
+        times[workload.name] = interleaved(steppers, given.repetitions)
+        peaks[workload.name] = {
+            name: in_fresh_process(peak, workload, name, given.threads) for name in steppers
         }
-        for i in chosen
-    }
-    peaks = markdown(
-        ["loss", *memory],
-        [[name, *(f"{of[name] / 1e6:.0f}" for of in memory.values())] for name in names],
-        "Megabytes of resident memory that one step adds at its peak; they scatter by a tenth.",
-    )
-    times = {work: {name: asdict(t) for name, t in of.items()} for work, of in found.items()}
-    write(arguments.out, "two_lines", "What the two lines cost",
-          {**circumstances(), "times": times, "bytes": memory}, [table, peaks])  # fmt: skip
-    print(table, peaks, sep="\n")
+        print(f"{workload.name}: done", flush=True)
+    names = list(next(iter(times.values())))
+    tables = [
+        markdown(
+            ["step", *times],
+            [[name, *(f"×{t[name].ratio:.2f} ({t[name].ratio_low:.2f}–{t[name].ratio_high:.2f})"
+                      for t in times.values())] for name in names],
+            f"Time in steps of plain training: medians of {given.repetitions} interleaved "
+            f"repetitions with their range; {given.threads} thread(s).",
+        ),
+        markdown(
+            ["step", *peaks],
+            [[name, *(f"{of[name] / 1e6:.0f}" for of in peaks.values())] for name in names],
+            "Megabytes of resident memory that one step adds at its peak; they scatter by a tenth.",
+        ),
+    ]  # fmt: skip
+    timings = {work: {name: asdict(t) for name, t in of.items()} for work, of in times.items()}
+    result = {**circumstances(), "repetitions": given.repetitions, "times": timings, "bytes": peaks}
+    write(given.out, "two_lines", "What the two lines cost", result, tables)
+    print(*tables, sep="\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 from filelock import FileLock
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
+from training_steps import images
 
 from taser import objectives, regularisers
 from taser._checkpoint import latest_checkpoint, save_checkpoint
@@ -33,7 +34,6 @@ from taser.training._build import (
 )
 from taser.training._run_folder import read_data_config
 from taser.training._step import AttackView
-from training_steps import images
 
 AWP = {"awp": True, "awp_start": 0}
 METHODS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
-from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 from weakref import ReferenceType, ref
 
@@ -33,7 +32,6 @@ from ._model_state import (
 )
 
 Statistics = Literal["auto", "running"]
-BATCH_NORM = signature(F.batch_norm)
 KEPT = 4  # forwards that are recorded at a time: their graphs take memory
 
 
@@ -117,11 +115,12 @@ def training_norms(model: nn.Module) -> dict[int, _BatchNorm]:
     return {id(norm.running_mean): norm for norm in norms if norm.running_mean is not None}
 
 
-def _bound(args: Sequence, kwargs: dict | None) -> tuple:
-    """x, running_mean, running_var, weight, bias, training, momentum, eps of F.batch_norm."""
-    bound = BATCH_NORM.bind(*args, **(kwargs or {}))
-    bound.apply_defaults()
-    return tuple(bound.arguments.values())
+def _arguments(
+    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> tuple:  # fmt: skip
+    """All arguments of a call of F.batch_norm, in its order; signature().bind would be slow."""
+    return x, mean, var, weight, bias, training, momentum, eps
 
 
 def mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +147,7 @@ class _FixedStatistics(TorchFunctionMode):
         """
         if func is not F.batch_norm or id(args[1]) not in self.statistics:
             return func(*args, **(kwargs or {}))
-        x, running_mean, _, weight, bias, _, _, eps = _bound(args, kwargs)
+        x, running_mean, _, weight, bias, _, _, eps = _arguments(*args, **(kwargs or {}))
         mean, var = self.statistics[id(running_mean)]
         fixed_mean, fixed_var = mean.detach(), var.detach()
         scale = torch.sqrt((fixed_var + eps) / (var + eps))
@@ -203,7 +202,8 @@ class RecordedStatistics(TorchFunctionMode):
     ) -> Any:
         if func is not F.batch_norm or id(args[1]) not in self.norms or self._will_be_recomputed():
             return func(*args, **(kwargs or {}))
-        x, running_mean, running_var, weight, bias, training, momentum, eps = _bound(args, kwargs)
+        bound = _arguments(*args, **(kwargs or {}))
+        x, running_mean, running_var, weight, bias, training, momentum, eps = bound
         affine, key = (weight, bias), id(running_mean)
         self.uses[key] += 1
         if not self.of_loss:
