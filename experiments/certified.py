@@ -33,6 +33,7 @@ from taser.evaluation._statistics import (
 from taser.training import load_trained, read_recipe, train
 
 ROWS = ("plain", "plain + denoiser", "augmentation", "augmentation + TASER")
+SEEDED = ROWS[2:]  # certified for each seed; the others for the first
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ class Study:
 STUDIES = {
     "digits": Study((0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.003, 0.01, 0.03, 0.1), seeds=3),
     "fashion-mnist": Study(
-        (0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.01, 0.1), draws=5000,
+        (0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.01,), draws=1000,
         taser=("regulariser.every=2",),
     ),
     "cifar10": Study(
-        (0.12, 0.25), (0.125, 0.25, 0.375, 0.5), (0.03,), draws=2000,
-        keys=("model.width=8", "loop.epochs=8"), taser=("regulariser.every=4",),
+        (0.12, 0.25), (0.125, 0.25, 0.375, 0.5), (0.01,), draws=1000,
+        keys=("model.width=8", "data.examples=5000"), taser=("regulariser.every=4",),
     ),
 }  # fmt: skip
 
@@ -152,6 +153,8 @@ def study_data(data: str, options: argparse.Namespace) -> None:
             models = (plain, plain, networks.augmented(sigma, seed),
                       networks.with_taser(sigma, weight, seed))  # fmt: skip
             for row, model in zip(ROWS, () if options.train_only else models, strict=False):
+                if seed and row not in SEEDED:
+                    continue
                 found = certify(
                     row,
                     model,
@@ -217,7 +220,7 @@ Run = tuple[Certificates, dict[str, list[int]]]
 def read_row(folder: Path, sigma: float, row: str, seeds: int) -> list[Run]:
     """For each seed its certificates, and at each radius which examples the attack leaves right."""
     runs = []
-    for seed in range(seeds):
+    for seed in range(seeds if row in SEEDED else 1):
         out = folder / f"certificates-{sigma:g}-{ROWS.index(row)}-seed{seed}"
         runs.append((read_certificates(out), json.loads((out / "attacked.json").read_text())))
     return runs
@@ -284,8 +287,8 @@ def settings_of(record: Certificates, study: Study) -> str:
         "over other examples and other seeds" if study.seeds > 1 else "paired, over other examples"
     )
     return (
-        f"n = {len(record.y)} test images, {seeds}, at most {settings['draws']:,} draws, "
-        f"α = {settings['alpha']:g}. Per cent that is right and certified at each ℓ2 radius, with "
+        f"n = {len(record.y)} test images, augmentation with {seeds}, at most "
+        f"{settings['draws']:,} draws, α = {settings['alpha']:g}. Per cent that is right and certified at each ℓ2 radius, with "
         "its 95 % interval; in parentheses what an ℓ2 attack on the smoothed classifier leaves, "
         f"the bound from above. TASER's gain: in points over augmentation, {gain}.\n"
     )

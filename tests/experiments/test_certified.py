@@ -27,7 +27,9 @@ def test_a_small_run_writes_a_table_figures_and_records(
     with lzma.open(tmp_path / "records.jsonl.xz", "rt") as lines:
         records = list(map(json.loads, lines))
     assert [(r["row"], r["network"]) for r in records] == [
-        (row, seed) for row in certified.ROWS for seed in (0, 1)
+        (row, seed)
+        for row in certified.ROWS
+        for seed in ((0, 1) if row in certified.SEEDED else (0,))
     ]
     for row in certified.ROWS:
         own = [record for record in records if record["row"] == row]
@@ -37,7 +39,7 @@ def test_a_small_run_writes_a_table_figures_and_records(
                 for r in own
                 for p, y, found in zip(r["prediction"], r["y"], r["radius"], strict=True)
             ]
-            assert figures[row]["certified"][place][0] == pytest.approx(sum(certain) / 8)
-            assert figures[row]["attacked"][place][0] >= sum(certain) / 8
+            assert figures[row]["certified"][place][0] == pytest.approx(sum(certain) / len(certain))
+            assert figures[row]["attacked"][place][0] >= sum(certain) / len(certain)
     assert (tmp_path / "digits.png").stat().st_size > 10_000
     certified.main()  # goes on from what is finished
