@@ -288,8 +288,8 @@ def settings_of(record: Certificates, study: Study) -> str:
     )
     return (
         f"n = {len(record.y)} test images, augmentation with {seeds}, at most "
-        f"{settings['draws']:,} draws, α = {settings['alpha']:g}. Per cent that is right and certified at each ℓ2 radius, with "
-        "its 95 % interval; in parentheses what an ℓ2 attack on the smoothed classifier leaves, "
+        f"{settings['draws']:,} draws, α = {settings['alpha']:g}. Per cent that is right and "
+        "certified at each ℓ2 radius, with its 95 % interval; in parentheses what an ℓ2 attack on the smoothed classifier leaves, "
         f"the bound from above. TASER's gain: in points over augmentation, {gain}.\n"
     )
 
