@@ -4,6 +4,7 @@ import json
 import math
 import multiprocessing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -266,6 +267,76 @@ def test_a_denoiser_in_front_certifies_an_untouched_network() -> None:
     assert bool((found.radius <= exact[found.index]).all())
 
 
+class Posterior(nn.Module):
+    """The exact denoiser of normal data u ~ N(0.2, 0.8²) in [-1, 1], by EDM's or DDPM's call."""
+
+    def __init__(self, alphas: Tensor | None = None) -> None:
+        super().__init__()
+        self.alphas, self.seen = alphas, []
+
+    def forward(self, u: Tensor, level: Tensor) -> Any:
+        """EDM: D(u; σ). DDPM: the noise predicted from x_t = √ᾱ u + √(1−ᾱ) ε and t."""
+        self.seen.append((u, level))
+        if self.alphas is None:
+            return _posterior(u, float(level[0]), 0.2, 0.8)
+        alpha = float(self.alphas[int(level[0])])
+        clean = _posterior(u / alpha**0.5, ((1 - alpha) / alpha) ** 0.5, 0.2, 0.8)
+        return SimpleNamespace(sample=(u - alpha**0.5 * clean) / (1 - alpha) ** 0.5)
+
+
+def _posterior(x: Tensor, sigma: float, mean: float, std: float) -> Tensor:
+    return mean + std**2 / (std**2 + sigma**2) * (x - mean)
+
+
+@pytest.mark.parametrize("kind", ["edm", "diffusers"])
+def test_an_adapter_is_called_once_at_the_matching_level_in_its_own_coordinates(kind: str) -> None:
+    """Pixels x = (u + 1)/2 ~ N(0.6, 0.4²): D is their posterior mean, and f sees it."""
+    if kind == "edm":
+        network = Posterior()
+        score = taser.scores.from_edm(network, 0.1)
+    else:
+        diffusers = pytest.importorskip("diffusers")
+        scheduler = diffusers.DDPMScheduler(num_train_timesteps=1000)
+        network = Posterior(scheduler.alphas_cumprod)
+        score = taser.scores.from_diffusers(network, scheduler)
+    torch.manual_seed(0)
+    x = (0.6 + 0.4 * torch.randn(64, 4)).clamp(0, 1)
+    model = nn.Linear(4, 2)
+    noisy = NoisyClassifier(model, 0.25, score)
+    z = torch.randn_like(x)
+    wanted = _posterior(x + 0.25 * z, 0.25, 0.6, 0.4)
+    tolerance = 1e-5 if kind == "edm" else 5e-3  # the nearest of 1,000 timesteps
+    torch.testing.assert_close(noisy(x, z), model(wanted), atol=tolerance, rtol=tolerance)
+    ((seen, level),) = network.seen
+    u = 2 * (x + 0.25 * z) - 1
+    if kind == "edm":  # noise of 0.25 on pixels is 0.5 in [-1, 1]
+        torch.testing.assert_close(seen, u)
+        assert float(level[0]) == 0.5
+    else:  # ᾱ = 1/(1 + 0.5²) is that of the nearest timestep, and the input is scaled by √ᾱ
+        torch.testing.assert_close(seen, u * 0.8**0.5)
+        assert float(network.alphas[int(level[0])]) == pytest.approx(0.8, abs=2e-3)
+    found = certify(model, x, model(x).argmax(1), sigma=0.25, denoiser=score, draws=100)
+    assert len(found.y) == 64
+
+
+def test_a_denoiser_in_other_coordinates_is_refused() -> None:
+    x, y = taser.data.load("digits").test.x[:32], torch.arange(32) % 10
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    own = taser.scores.pretrained("digits")  # of [0, 1]
+
+    def of_wide(u: Tensor, level: Tensor) -> Tensor:  # as a network trained on [-1, 1] would be
+        return 2 * own((u + 1) / 2, level / 2) - 1
+
+    right = taser.scores.from_edm(of_wide, 0.1)
+    for sigma in (0.12, 0.25, 0.5):
+        certify(model, x, y, sigma=sigma, denoiser=right, draws=50)
+        for wrong in (taser.scores.from_edm(of_wide, 0.1, coordinates="[0,1]"),
+                      taser.scores.from_edm(own, 0.1)):  # fmt: skip
+            with pytest.raises(ValueError, match=r"the denoiser leaves an error of .*\[-1, 1\]|"
+                               r"if it is taken for one of inputs in \[0, 1\]"):  # fmt: skip
+                certify(model, x, y, sigma=sigma, denoiser=wrong, draws=50)
+
+
 class Stochastic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, :2] + torch.randn(len(x), 2)
@@ -292,6 +363,9 @@ def test_bad_input_is_refused_at_the_start() -> None:
             certify(given.pop("model"), given.pop("x"), given.pop("y"), **given)
     with pytest.raises(TypeError, match="denoiser should be one such as"):
         certify(model, x, y, sigma=0.25, denoiser=lambda x: x, **FREE)
+    random = taser.scores.DenoisingScore(lambda x, _: x + 0.1 * torch.randn_like(x), 0.25)
+    with pytest.raises(ValueError, match="only a deterministic classifier"):
+        certify(model, x, y, sigma=0.25, denoiser=random, **FREE)
     other = taser.scores.DenoisingScore(lambda x, _: 2 * x - 3, 0.25)
     with pytest.raises(ValueError, match="more than the noise: it is of other data"):
         certify(model, x, y, sigma=0.25, denoiser=other, **FREE)

@@ -7,7 +7,7 @@ standard normal. If that class has probability p > ½, g is constant on the ball
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -69,7 +69,7 @@ class Certificates:
     settings: dict[str, Any]
 
     def certified(self, radius: float) -> Tensor:
-        """(n,) bool: right, and certified for every change of at most this ℓ2 norm."""
+        """(n,) bool: right, and certified for every change of less than this ℓ2 norm."""
         return (self.prediction == self.y) & (self.radius >= radius)
 
     def accuracy(self, radius: float = 0.0) -> Interval:
@@ -108,7 +108,7 @@ class Certificates:
 
 
 class NoisyClassifier(nn.Module):
-    """f(D(x + σz)) for a draw of z, D the denoiser or nothing. (B, *) → logits (B, C)."""
+    """f(D(x + σz)) for a draw of z, D the denoiser or nothing: (B, *) → logits (B, C)."""
 
     def __init__(self, model: Model, sigma: float, denoiser: Any = None) -> None:
         super().__init__()
@@ -118,15 +118,17 @@ class NoisyClassifier(nn.Module):
             got = type(denoiser).__name__
             raise TypeError(f"denoiser should be one such as {wanted}; got {got}")
         self.score = None if denoiser is None else denoiser.at(sigma=sigma)
-        self.fast: Model | None = None
-        self.reduced, self.unsure = False, math.inf
+        self.fast: Model = self.model
+        self.reduced, self.unsure = False, -1.0
 
     def denoise(self, noisy: Tensor) -> Tensor:
         """E[x | x + σz], (B, *)."""
         return noisy if self.score is None else self.score.denoise(noisy, self.sigma)
 
-    def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        return self.model(self.denoise(x + self.sigma * z)).float()
+    def forward(self, x: Tensor, z: Tensor | None = None, fast: bool = False) -> Tensor:
+        noisy, model = x if z is None else x + self.sigma * z, self.fast if fast else self.model
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=fast and self.reduced):
+            return model(self.denoise(noisy)).float()
 
     def accelerate(self, x: Tensor, y: Tensor, precision: Precision) -> None:
         """Vote by a faster form of the model, in bfloat16 if `precision` says so."""
@@ -134,29 +136,20 @@ class NoisyClassifier(nn.Module):
         chosen = precision == "auto" and has_bfloat16(x.device)
         self.reduced = precision == "bfloat16" or chosen
 
-    def _fast_logits(self, x: Tensor, z: Tensor) -> Tensor:
-        assert self.fast is not None
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.reduced):
-            return self.fast(self.denoise(x + self.sigma * z)).float()
-
     @torch.no_grad()
     def calibrate(self, x: Tensor) -> None:
-        """Measure how far the fast logits are off, at noisy copies of the examples x.
+        """Measure how far off the fast logits are, at noisy copies of the examples x, (k, *).
 
-        Logits that are each off by e cannot exchange two that differ by more than 2e; twice that
-        is asked for, and the classes of all other draws are computed by the model itself.
+        Logits that are off by e cannot exchange two that differ by more than 2e. With less than
+        4e between the largest two the model itself decides.
         """
-        if self.fast is not None:
-            x = x.repeat(COMPARED, *[1] * (x.ndim - 1))
-            z = noise_like(x, torch.Generator(x.device).manual_seed(0))
-            self.unsure = 4 * float((self._fast_logits(x, z) - self(x, z)).abs().max())
+        x = x.repeat(COMPARED, *[1] * (x.ndim - 1))
+        z = noise_like(x, torch.Generator(x.device).manual_seed(0))
+        self.unsure = 4 * float((self(x, z, fast=True) - self(x, z)).abs().max())
 
     def classes_of(self, x: Tensor, z: Tensor) -> tuple[Tensor, int]:
         """The class of each x + σz, (B,), as the model itself gives it; and how many there are."""
-        if self.fast is None:
-            logits = self(x, z)
-            return logits.argmax(1), logits.shape[1]
-        logits = self._fast_logits(x, z)
+        logits = self(x, z, fast=True)
         (first, second), found = logits.topk(2).values.unbind(1), logits.argmax(1)
         close = (~(first - second > self.unsure)).nonzero()[:, 0]
         if len(close):
@@ -208,6 +201,10 @@ class Sampling:
         """Raise where no radius, or none of the `radii`, can be certified."""
         from scipy.stats import binom  # slow to import
 
+        if not 0 < alpha < 0.5:
+            raise ValueError(f"alpha should lie in (0, ½); got {alpha}")
+        if any(not 0 < radius < math.inf for radius in radii):
+            raise ValueError(f"radii should be positive and finite; got {list(radii)}")
         sizes = [draws]
         while radii and sizes[0] // 2 >= FIRST:
             sizes.insert(0, sizes[0] // 2)
@@ -259,7 +256,9 @@ def certify(
     """
     noisy = NoisyClassifier(model, sigma, denoiser)
     radii = sorted(float(radius) for radius in radii)
-    _check_numbers(alpha, selection, draws, n, batch_size, radii)
+    counts = {"selection": selection, "draws": draws, "n": n, "batch_size": batch_size}
+    if low := [f"{name}={count}" for name, count in counts.items() if count < 1]:
+        raise ValueError(f"{', '.join(counts)} should be at least 1; got {', '.join(low)}")
     sampling = Sampling.of(noisy.sigma, radii, draws, alpha)
     index, device = subset(len(x), n), device_of(model, x)
     x, y = x[index].detach().to(device), y[index]
@@ -284,11 +283,11 @@ def certify(
         own = zip(index[part].tolist(), y[part].tolist(), found, strict=True)
         return [{"index": row, "y": label, **entry} for row, label, entry in own]
 
-    groups = torch.arange(len(x)).split(TOGETHER)
-    rows: list[dict[str, Any]] = [{}] * len(x)
+    groups, rows = torch.arange(len(x)).split(TOGETHER), [dict[str, Any]()] * len(x)
+    alone = ((part, of_group(part)) for part in groups)
     done, each = 0, selection + draws
     with eval_mode(noisy, freeze=True):
-        for part, entries in _shared(groups, of_group, folder):
+        for part, entries in _shared(groups, of_group, folder) if folder else alone:
             rows[int(part[0]) : int(part[-1]) + 1] = entries
             done += len(part)
             if progress:
@@ -301,26 +300,16 @@ def certify(
     return result
 
 
-def _shared(
-    groups: Sequence[Tensor], work: Any, folder: Path | None
-) -> Iterator[tuple[Tensor, list[dict[str, Any]]]]:
-    """Each group with its result, computed here or read; the folder may be that of others, too."""
+def _shared(groups: Sequence[Tensor], work: Any, folder: Path) -> Iterator[tuple[Tensor, Any]]:
+    """Each group with its result, computed here or read; other processes may do the same."""
     left = dict(enumerate(groups))
     for wait in (0, -1):  # first what nobody else works on, then what others have not finished
         for number, part in list(left.items()):
-            path = None if folder is None else folder / "examples" / f"{number:05d}.json"
-            lock: Any = nullcontext() if path is None else FileLock(f"{path}.lock", timeout=wait)
-            try:
-                with lock:
-                    if path is not None and path.exists():
-                        entries = read_json(path, "examples")["examples"]
-                    else:
-                        entries = work(part)
-                        if path is not None:
-                            write_atomically(path, json.dumps({"examples": entries}) + "\n")
-            except Timeout:
-                continue
-            yield left.pop(number), entries
+            path = folder / "examples" / f"{number:05d}.json"
+            with suppress(Timeout), FileLock(f"{path}.lock", timeout=wait):
+                if not path.exists():
+                    write_atomically(path, json.dumps({"examples": work(part)}) + "\n")
+                yield left.pop(number), read_json(path, "examples")["examples"]
 
 
 def _certify_group(
@@ -328,27 +317,24 @@ def _certify_group(
     generators: list[torch.Generator], batch_size: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """k examples, (k, *): the class, the counts and the radius of each."""
-    guess = noisy.votes(x, selection, generators, batch_size)[0].argmax(1)
-    count, drawn = torch.zeros(len(x), dtype=torch.int64), torch.zeros(len(x), dtype=torch.int64)
-    squares, before = torch.zeros(len(x), dtype=torch.float64), 0
-    left = torch.arange(len(x))
-    for look in sampling.looks:
-        own = [generators[i] for i in left.tolist()]
-        votes, more = noisy.votes(x[left.to(x.device)], look - before, own, batch_size)
-        count[left] += votes.gather(1, guess[left, None])[:, 0]
-        squares[left] += more
-        drawn[left] = before = look
-        left = left[[not sampling.decided(int(count[i]), look) for i in left]]
-        if not len(left):
+    guess = noisy.votes(x, selection, generators, batch_size)[0].argmax(1).tolist()
+    left, before = list(range(len(x))), 0
+    count, squares, entries = [0] * len(x), [0.0] * len(x), [dict[str, Any]()] * len(x)
+    for look, level in sampling.looks.items():
+        own = [generators[i] for i in left]
+        votes, more = noisy.votes(x[left], look - before, own, batch_size)
+        for place, i in enumerate(left):
+            count[i] += int(votes[place, guess[i]])
+            squares[i] += float(more[place])
+            radius = certified_radius(count[i], look, level, noisy.sigma)
+            entries[i] = {
+                "prediction": guess[i] if radius > 0 else ABSTAINED, "count": count[i],
+                "drawn": look, "radius": radius,
+                "noise_std": noisy.sigma * math.sqrt(squares[i] / look),
+            }  # fmt: skip
+        left, before = [i for i in left if not sampling.decided(count[i], look)], look
+        if not left:
             break
-    entries = []
-    for c, k, n, total in zip(guess.tolist(), count.tolist(), drawn.tolist(), squares.tolist(),
-                              strict=True):  # fmt: skip
-        radius = certified_radius(k, n, sampling.looks[n], noisy.sigma)
-        entries.append({
-            "prediction": c if radius > 0 else ABSTAINED, "count": k, "drawn": n,
-            "radius": radius, "noise_std": noisy.sigma * math.sqrt(total / n),
-        })  # fmt: skip
     return entries
 
 
@@ -356,18 +342,6 @@ def certified_radius(count: int, drawn: int, alpha: float, sigma: float) -> floa
     """σΦ⁻¹(p), p the lower Clopper–Pearson bound at level 1 − alpha; zero for p ≤ ½."""
     low = probability_bounds(count, drawn, alpha)[0]
     return sigma * NormalDist().inv_cdf(low) if low > 0.5 else 0.0
-
-
-def _check_numbers(
-    alpha: float, selection: int, draws: int, n: int, batch_size: int, radii: Sequence[float]
-) -> None:
-    if not 0 < alpha < 0.5:
-        raise ValueError(f"alpha should lie in (0, ½); got {alpha}")
-    counts = {"selection": selection, "draws": draws, "n": n, "batch_size": batch_size}
-    if low := [f"{name}={count}" for name, count in counts.items() if count < 1]:
-        raise ValueError(f"{', '.join(counts)} should be at least 1; got {', '.join(low)}")
-    if any(not 0 < radius < math.inf for radius in radii):
-        raise ValueError(f"radii should be positive and finite; got {list(radii)}")
 
 
 def _check(
@@ -379,21 +353,40 @@ def _check(
         beyond = f"is more than the range [{low:g}, {high:g}] of the inputs"
         raise ValueError(f"sigma={noisy.sigma:g} {beyond}; did you mean {noisy.sigma:g}/255?")
     check_data(x, y, Threat("l2", noisy.sigma, low, high))
-    classes, odd = check_model(noisy.model, x, y)
+    classes, odd = check_model(noisy, x, y)
     for finding in odd:
         if finding.name in ("stochastic", "coupled"):
             raise ValueError(f"only a deterministic classifier can be certified: {finding.message}")
     if noisy.score is not None:
-        few = x[:32]
-        z = noise_like(few, torch.Generator(x.device).manual_seed(0))
         with eval_mode(noisy, freeze=True), torch.no_grad():
-            error = float((noisy.denoise(few + noisy.sigma * z) - few).square().mean().sqrt())
-        if not error < noisy.sigma:
-            raise ValueError(
-                f"the denoiser leaves an error of {error:.3g} at sigma={noisy.sigma:g}, more than "
-                "the noise: it is of other data, or of inputs in another range, such as [-1, 1]"
-            )
+            _check_denoiser(noisy.score.denoise, noisy.sigma, x[:32], pixels=box == (0, 1))
     return classes
+
+
+def _check_denoiser(denoise: Any, sigma: float, x: Tensor, *, pixels: bool) -> None:
+    """Raise for one of other data, or in other coordinates than x, (B, *)."""
+    noisy = x + sigma * noise_like(x, torch.Generator(x.device).manual_seed(0))
+
+    def error(denoised: Tensor) -> float:
+        return float((denoised - x).square().mean().sqrt())
+
+    found = error(denoise(noisy, sigma))
+    if not found < sigma:
+        raise ValueError(
+            f"the denoiser leaves an error of {found:.3g} at sigma={sigma:g}, more than the noise: "
+            "it is of other data, or of inputs in another range, such as [-1, 1]"
+        )
+    others = {  # if it is one of …, but was taken for one of the other
+        "[-1, 1]": (denoise(2 * noisy - 1, 2 * sigma) + 1) / 2,
+        "[0, 1]": 2 * denoise((noisy + 1) / 2, sigma / 2) - 1,
+    }
+    for coordinates, denoised in others.items() if pixels else ():
+        if (lower := error(denoised)) < 0.95 * found:
+            raise ValueError(
+                f"the denoiser leaves an error of {found:.3g} at sigma={sigma:g}, and {lower:.3g} "
+                f"if it is taken for one of inputs in {coordinates}: give its coordinates, as "
+                "taser.scores.from_edm takes them"
+            )
 
 
 def read_certificates(folder: Path) -> Certificates:
