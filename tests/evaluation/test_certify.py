@@ -198,8 +198,10 @@ def test_an_attack_bounds_the_certified_accuracy_from_above() -> None:
         assert bool(above[exact > radius + 0.001].all())
         # Points just beyond the boundary have p close to ½, which 400 votes cannot decide.
         assert not above[exact < radius - 0.09].any()
-    with pytest.raises(ValueError, match="x should be the data that were certified"):
+    with pytest.raises(ValueError, match="the data should be those that were certified"):
         attack_smoothed(model, x + 1, found, radii, **FREE)
+    with pytest.raises(ValueError, match="the weights should be those that were certified"):
+        attack_smoothed(nn.Linear(4, 2), x, found, radii, **FREE)
 
 
 def test_the_bound_from_above_does_not_count_abstentions_as_errors() -> None:

@@ -13,25 +13,20 @@ from . import _options as cli
 def certify(
     model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
     option: cli.Options = None,
-    sigma: Annotated[
-        list[float] | None, Option(help="Of the noise, in the units of x; repeatable. [0.25]")
-    ] = None,
-    denoiser: Annotated[
-        str | None, Option(help="In front of the model: shipped, a file, diffusers:NAME, ….")
-    ] = None,
-    radius: Annotated[
-        list[float] | None, Option(help="An ℓ2 radius that matters; repeatable. [½, 1, 1½, 2 σ]")
-    ] = None,
-    all_draws: Annotated[
-        bool, Option("--all-draws", help="For each example, for its largest radius.")
-    ] = False,
+    sigma: Annotated[list[float], Option(help="Of the noise, in the units of x; repeatable.")]
+    = [0.25],  # noqa: B006
+    denoiser: Annotated[str | None, Option(help="In front: shipped, a file, diffusers:NAME, ….")]
+    = None,
+    radius: Annotated[list[float] | None, Option(help="ℓ2 radii that matter. [½, 1, 1½, 2 σ]")]
+    = None,
+    all_draws: Annotated[bool, Option("--all-draws", help="For each, for its largest radius.")]
+    = False,
     examples: Annotated[int, Option("--examples", "-n", min=1, help="Of the test part.")] = 100,
     draws: Annotated[int, Option(min=1, help="Of noise for each example, at most.")] = 10_000,
     alpha: Annotated[float, Option(help="The chance that a certificate is wrong.")] = 0.001,
     attack: Annotated[bool, Option(help="Also attack, for a bound from above.")] = True,
-    against: Annotated[
-        Path | None, Option(help="The --out of another run, to compare with on the same examples.")
-    ] = None,
+    against: Annotated[Path | None, Option(help="The --out of another run, to compare with.")]
+    = None,
     batch: Annotated[int, Option(min=1, help="Draws at once.")] = 1000,
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/certify"),
     root: cli.Root = None, trust_code: cli.TrustCode = False,
@@ -51,28 +46,22 @@ def certify(
         model, weights, data, option, root, threads, trust_code=trust_code
     )
     loaded: Any = None if denoiser is None else named(denoiser)
-    sigmas = sigma or [0.25]
-    radii = sorted(radius or [round(k * max(sigmas), 6) for k in (0.5, 1.0, 1.5, 2.0)])
-    folders = [f"sigma-{level:g}" for level in sigmas]
-    others = [read_certificates(against / name) for name in folders] if against else []
+    radii = sorted(radius or [round(k * max(sigma), 6) for k in (0.5, 1.0, 1.5, 2.0)])
+    others = [read_certificates(against / f"sigma-{s:g}") for s in sigma] if against else []
     found, attacked = [], []
-    x, y = dataset.test.x, dataset.test.y
+    x, y, box = dataset.test.x, dataset.test.y, dataset.test.box
     with cli.progress_bar() as progress:
-        for level, name in zip(sigmas, folders, strict=True):
+        for level in sigma:
             found.append(run(
                 network, x, y, sigma=level, denoiser=loaded, radii=[] if all_draws else radii,
-                n=examples, draws=draws, alpha=alpha, box=dataset.test.box, seed=seed,
-                batch_size=batch, out=out / name, progress=progress,
+                n=examples, draws=draws, alpha=alpha, box=box, seed=seed, batch_size=batch,
+                out=out / f"sigma-{level:g}", progress=progress,
             ))  # fmt: skip
-            bounds = {}
-            if attack:
-                bounds = attack_smoothed(
-                    network, x, found[-1], radii, denoiser=loaded, box=dataset.test.box,
-                    progress=progress,
-                )  # fmt: skip
-            attacked.append(bounds)
+            again: Any = {"denoiser": loaded, "box": box, "progress": progress}
+            attacked.append(
+                attack_smoothed(network, x, found[-1], radii, **again) if attack else {}
+            )
     typer.echo(report.table(found, attacked, radii).markdown())
     front = f", with the denoiser {denoiser} in front" if denoiser else ""
-    title = f"{model} on {dataset.name}{front}"
-    page = report.write(found, attacked, radii, title, out, others)
+    page = report.write(found, attacked, radii, f"{model} on {dataset.name}{front}", out, others)
     cli.show(page, report.summary(found, radii, others))

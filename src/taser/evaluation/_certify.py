@@ -22,6 +22,7 @@ from taser._files import Progress, read_json, sha256_of_arrays, write_atomically
 from taser._runtime import combine_seeds, has_bfloat16, noise_like
 from taser.attacks import PGD, Model, Threat
 from taser.data._dataset import subset
+from taser.models import Wrapped
 from taser.models._weights import weights_hash
 from taser.scores._score import Precision, check_sigma
 from taser.stein._model_state import check_module, eval_mode
@@ -53,10 +54,8 @@ class Certificates:
 
     index, y: rows in the data given, and labels. prediction: the class of g, −1 where it abstains.
     count, drawn: how often the class was given, in how many draws. radius: σΦ⁻¹(p), p the lower
-    Clopper–Pearson bound of count/drawn at level 1 − α_k, with α_k that of `drawn` in
-    settings["looks"]; zero where g abstains. noise_std: of the noise that was drawn. settings:
-    sigma, alpha, looks, radii, draws, selection, seed, and hashes of model, denoiser and data. All
-    tensors are (n,).
+    Clopper–Pearson bound of count/drawn at the level that settings["looks"] gives for `drawn`; zero
+    where g abstains. noise_std: of the noise that was drawn. All are (n,).
     """
 
     index: Tensor
@@ -185,11 +184,10 @@ class NoisyClassifier(nn.Module):
 class Sampling:
     """After how many draws bounds are computed, and when draws of an example end.
 
-    looks: {draws: level}; the bounds from below after all of them hold together at 1 − α, since the
-    levels sum to α (a union bound over draws, draws/2, draws/4, …, at least 50). The last has α/2,
-    because most certificates that are hard to get are decided there; without radii it is the only
-    one. wanted: for each radius that can be reached Φ(radius/σ), and the share of all draws that
-    certifies it.
+    looks: {draws: level}, after draws, draws/2, draws/4, …, at least 50. The levels sum to α, so
+    that the bounds hold together at 1 − α (union bound); the last, where what is hard to certify
+    is decided, has α/2. Without radii it is the only one. wanted: for each radius within reach
+    Φ(radius/σ), and the share of all draws that certifies it.
     """
 
     sigma: float
@@ -244,8 +242,8 @@ def certify(
     trained with noise can be certified (Salman et al., 2020; Carlini et al., 2022).
 
     radii: those that matter. Draws of an example end as soon as each is certified or hardly can be,
-    by bounds after draws, draws/2, draws/4, … that hold together at 1 − alpha (see
-    settings["looks"]). Without radii every example gets all draws and its largest radius.
+    by bounds after draws, draws/2, draws/4, … that hold together at 1 − alpha. Without radii every
+    example gets all draws and its largest radius.
 
     precision: "bfloat16" votes in half precision, "auto" where the hardware has it. Where the two
     largest logits are closer than rounding could exchange, the model itself decides.
@@ -265,11 +263,8 @@ def certify(
     classes = _check(noisy, x, y.to(device), box)
     settings: dict[str, Any] = {
         "sigma": sigma, "alpha": alpha, "looks": [list(look) for look in sampling.looks.items()],
-        "draws": draws,
-        "selection": selection, "radii": radii, "seed": seed, "precision": precision,
-        "classes": classes, "weights": weights_hash(noisy.model),
-        "data": sha256_of_arrays([x.numpy(force=True)]),
-        "denoiser": None if noisy.score is None else weights_hash(noisy.score),
+        "draws": draws, "selection": selection, "radii": radii, "seed": seed,
+        "precision": precision, "classes": classes, **_hashes(noisy, x),
     }  # fmt: skip
     with locked_store(out, settings):  # other settings are refused
         folder = None if out is None else Path(out)
@@ -394,18 +389,11 @@ def read_certificates(folder: Path) -> Certificates:
     return Certificates.of(read_json(folder / "certificates.json", "sigma", "radius"))
 
 
-class _Averaged(nn.Module):
+def _log_mean(noisy: NoisyClassifier, x: Tensor, draws: int, generator: torch.Generator) -> Tensor:
     """log mean_k softmax f(D(x + σz_k)), (B, *) → (B, C): g's probabilities, differentiable."""
-
-    def __init__(self, noisy: NoisyClassifier, draws: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.noisy, self.draws, self.generator = noisy, draws, generator
-
-    def forward(self, x: Tensor) -> Tensor:
-        points = x.repeat(self.draws, *[1] * (x.ndim - 1))
-        logits = self.noisy(points, noise_like(points, self.generator))
-        logs = logits.log_softmax(1).view(self.draws, len(x), -1)
-        return logs.logsumexp(0) - math.log(self.draws)
+    points = x.repeat(draws, *[1] * (x.ndim - 1))
+    logs = noisy(points, noise_like(points, generator)).log_softmax(1).view(draws, len(x), -1)
+    return logs.logsumexp(0) - math.log(draws)
 
 
 @torch.no_grad()
@@ -417,44 +405,47 @@ def attack_smoothed(
 ) -> dict[float, Tensor]:  # fmt: skip
     """Which examples, (n,) bool, an ℓ2 attack on g at each radius does not show to be wrong.
 
-    No certificate can be right for more. x: the data that :func:`certify` was given. PGD follows
-    the mean probability of `gradient_draws` draws (Salman et al., 2019). An example counts as wrong
-    if at the attacked point another class than its label has the most of at most `draws` votes,
-    significantly at the level alpha over all radii. At radius zero, which is always among them,
-    the example itself is the point. Broken examples stay broken at larger radii; what is certified
-    at a radius needs no attack there.
+    x: the data that :func:`certify` was given. PGD follows the mean probability of `gradient_draws`
+    draws (Salman et al., 2019). An example is wrong, at this radius and above, if at the attacked
+    point another class than its label has the most of at most `draws` votes, significantly at the
+    level alpha over all radii. At radius zero, which is always among them, that point is the
+    example itself. What is certified at a radius is not attacked there.
     """
     settings = certificates.settings
-    noisy = NoisyClassifier(model, settings["sigma"], denoiser)
-    device = device_of(model, x)
-    x = x[certificates.index].detach().to(device)
-    y = certificates.y.to(device)
-    if sha256_of_arrays([x.numpy(force=True)]) != settings["data"]:
-        raise ValueError("x should be the data that were certified; got others")
+    noisy, device = NoisyClassifier(model, settings["sigma"], denoiser), device_of(model, x)
+    x, y = x[certificates.index].detach().to(device), certificates.y.to(device)
+    if other := [k for k, found in _hashes(noisy, x).items() if settings[k] != found]:
+        raise ValueError(f"the {' and the '.join(other)} should be those that were certified")
     generator = torch.Generator(device).manual_seed(combine_seeds(settings["seed"], 1))
     noisy.accelerate(x, y, settings["precision"])
-    robust = torch.ones(len(x), dtype=torch.bool)
+    right = torch.ones(len(x), dtype=torch.bool)
     found: dict[float, Tensor] = {}
     each = [0.0, *sorted(radius for radius in radii if radius > 0)]
-    level = settings["alpha"] / len(each)
-    with eval_mode(noisy, freeze=True):
-        for number, radius in enumerate(each):
-            pgd = PGD(Threat("l2", radius or 1.0, *box), steps, start="clean")
-            todo = (robust & ~certificates.certified(radius)).nonzero()[:, 0]
-            at_once = max(1, batch_size // gradient_draws)
-            for start in range(0, len(todo), at_once):
-                part = todo[start : start + at_once]
-                points, labels = x[part.to(device)], y[part.to(device)]
+    level, at_once = settings["alpha"] / len(each), max(1, batch_size // gradient_draws)
+    averaged = Wrapped(lambda x: _log_mean(noisy, x, gradient_draws, generator), noisy)
+    for radius in each:
+        pgd = PGD(Threat("l2", radius or 1.0, *box), steps, start="clean")
+        todo = (right & ~certificates.certified(radius)).nonzero()[:, 0]
+        for start in range(0, len(todo), at_once):
+            part = todo[start : start + at_once]
+            points, labels = x[part.to(device)], y[part.to(device)]
+            with eval_mode(noisy, freeze=True):
                 if radius:
-                    averaged = _Averaged(noisy, gradient_draws, generator)
                     points = pgd(averaged, points, labels, generator=generator)
-                robust[part] = ~_shown_wrong(noisy, points, labels, draws, level, generator)
-                if progress:
-                    total = len(each) * len(x)
-                    at = f"attack at radius {radius:g}"
-                    progress(number * len(x) + len(x) * (start + len(part)) // len(todo), total, at)
-            found[radius] = robust.clone()
+                right[part] = ~_shown_wrong(noisy, points, labels, draws, level, generator)
+            if progress:
+                done = len(found) * len(x) + len(x) * (start + len(part)) // len(todo)
+                progress(done, len(each) * len(x), f"attack at radius {radius:g}")
+        found[radius] = right.clone()
     return found
+
+
+def _hashes(noisy: NoisyClassifier, x: Tensor) -> dict[str, str | None]:
+    """What the certificates are of. x: the examples, (n, *)."""
+    return {
+        "data": sha256_of_arrays([x.numpy(force=True)]), "weights": weights_hash(noisy.model),
+        "denoiser": None if noisy.score is None else weights_hash(noisy.score),
+    }  # fmt: skip
 
 
 def _shown_wrong(
@@ -469,16 +460,14 @@ def _shown_wrong(
     from scipy.stats import binomtest  # slow to import
 
     noisy.calibrate(x)
-    wrong, left = torch.zeros(len(x), dtype=torch.bool), torch.arange(len(x))
-    votes: Any = torch.zeros(len(x), 1, dtype=torch.int64)
-    for more in (draws // 8, draws - draws // 8):
-        if more and len(left):
-            own = [generator] * len(left)
-            votes = votes[: len(left)] + noisy.votes(x[left.to(x.device)], more, own, 1000)[0]
-            (first, second), top = votes.topk(2)[0].unbind(1), votes.argmax(1)
-            sure = [binomtest(int(a), int(a + b)).pvalue <= level / 2
-                    for a, b in zip(first, second, strict=True)]  # fmt: skip
-            decided = torch.tensor(sure)
-            wrong[left] = decided & (top != y.cpu()[left])
-            left, votes = left[~decided], votes[~decided]
+    wrong, left = torch.zeros(len(x), dtype=torch.bool), list(range(len(x)))
+    votes: dict[int, Any] = dict.fromkeys(left, 0)
+    for more in (draws // 8, draws - draws // 8) if draws > 8 else (draws,):
+        new = noisy.votes(x[left], more, [generator] * len(left), 1000)[0] if left else ()
+        for i, counts in zip(list(left), new, strict=True):
+            votes[i] = votes[i] + counts
+            first, second = votes[i].topk(2)[0].tolist()
+            if binomtest(first, first + second).pvalue <= level / 2:
+                wrong[i] = int(votes[i].argmax()) != int(y[i])
+                left.remove(i)
     return wrong

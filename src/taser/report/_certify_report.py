@@ -28,19 +28,17 @@ def write(
     """results.json, table.md and report.html in `out`, for one or several σ; the page's path."""
     picture = Picture(png(curves(certificates, attacked, radii)), CURVES)
     blocks: list[Block] = [picture, table(certificates, attacked, radii)]
-    first = certificates[0]
+    settings = certificates[0].settings
     footer = (
-        f"taser certify; n = {len(first.y)} examples, at most {first.settings['draws']} draws, "
-        f"alpha = {first.settings['alpha']:g}, seed {first.settings['seed']}. The counts of each "
-        "example are in results.json, from which every radius can be recomputed."
+        f"taser certify; n = {len(certificates[0].y)} examples, at most {settings['draws']} draws, "
+        f"alpha = {settings['alpha']:g}, seed {settings['seed']}. The counts of each example are "
+        "in results.json, from which every radius can be recomputed."
     )
     said = summary(certificates, radii, against)
     page = Page(f"Certificates: {title}", said, [("Certified accuracy", blocks)], footer)
-    numbers = [
-        {**c.numbers(), "attacked": {f"{radius:g}": r.tolist() for radius, r in bounds.items()}}
-        for c, bounds in zip(certificates, attacked, strict=True)
-    ]
-    return page.write_report(out, numbers)
+    attacks = [{f"{r:g}": right.tolist() for r, right in bounds.items()} for bounds in attacked]
+    both = zip(certificates, attacks, strict=True)
+    return page.write_report(out, [{**c.numbers(), "attacked": found} for c, found in both])
 
 
 def summary(
