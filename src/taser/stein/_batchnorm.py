@@ -50,7 +50,7 @@ def penalty_mode(
         without_checkpointing(),
         restored_buffers(model, kept=(_BatchNorm,)),  # known by their identity, and not changed
         instance_statistics(model, which),
-        batch_statistics(model, x, which, shared.statistics),
+        batch_statistics(model, x, which, shared),
         eval_mode(model),
     ):
         yield
@@ -75,7 +75,7 @@ def instance_statistics(model: nn.Module, which: Statistics) -> Iterator[None]:
 
 @contextmanager
 def batch_statistics(
-    model: nn.Module, x: Tensor, which: Statistics, recorded: "RecordedStatistics | None" = None
+    model: nn.Module, x: Tensor, which: Statistics, recorded: "SharedPass"
 ) -> Iterator[None]:
     """Let BatchNorms that are in training mode use the statistics of x, (B, *), held fixed.
 
@@ -94,8 +94,8 @@ def batch_statistics(
         yield
         return
     with torch.compiler.set_stance("force_eager") if any_compiled(model) else nullcontext():
-        if recorded is None or not recorded.complete_for(norms):
-            recorded = RecordedStatistics(model, of_loss=False)
+        if not recorded.complete_for(norms):
+            recorded = SharedPass(model, of_loss=False)
             with eval_mode(model), recorded:
                 model(x.clone())  # a copy: the model may begin with an operation in place
             twice = [norms[key] for key, uses in recorded.uses.items() if uses > 1]
@@ -157,74 +157,6 @@ class _FixedStatistics(TorchFunctionMode):
         return F.batch_norm(x, fixed_mean, fixed_var, scale, shift, False, 0.0, eps)
 
 
-class RecordedStatistics(TorchFunctionMode):
-    """Records mean and variance of the inputs of the BatchNorms in training mode.
-
-    of_loss: in passes that the loss makes, of which the first counts. The statistics keep that
-    pass's graph, so that one backward of loss and penalty together serves both. Else in a pass of
-    the penalty's own, in eval mode, which leaves the running statistics alone.
-    """
-
-    active: ClassVar[int] = 0  # contexts that are open: an explicit SharedPass has precedence
-
-    def __init__(self, model: nn.Module, *, of_loss: bool = True) -> None:
-        super().__init__()
-        self.model, self.of_loss = model, of_loss
-        self.norms = training_norms(model)
-        self.statistics: dict[int, tuple[Tensor, Tensor]] = {}
-        self.uses: Counter[int] = Counter()
-        self.passes = 0
-        self._hook: RemovableHandle | None = None
-        self._graph = True
-
-    def complete_for(self, norms: Iterable[int]) -> bool:
-        """Whether every pass used each of these norms once."""
-        once = all(self.uses[norm] == self.passes for norm in norms)
-        return once and set(norms) <= self.statistics.keys()
-
-    def __enter__(self) -> Self:
-        self._graph = torch.is_grad_enabled()
-        self._hook = self.model.register_forward_pre_hook(self._count)
-        RecordedStatistics.active += 1
-        return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        RecordedStatistics.active -= 1
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _count(self, _module: nn.Module, _inputs: object) -> None:
-        self.passes += 1
-
-    def __torch_function__(
-        self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
-    ) -> Any:
-        if func is not F.batch_norm or id(args[1]) not in self.norms or self._will_be_recomputed():
-            return func(*args, **(kwargs or {}))
-        bound = _arguments(*args, **(kwargs or {}))
-        x, running_mean, running_var, weight, bias, training, momentum, eps = bound
-        affine, key = (weight, bias), id(running_mean)
-        self.uses[key] += 1
-        if not self.of_loss:
-            y, *found = normalised_with_statistics(x, None, None, *affine, 0.0, eps)
-        elif self.uses[key] > 1:
-            return func(*args, **(kwargs or {}))
-        elif training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
-            running = running_mean, running_var
-            y, *found = normalised_with_statistics(x, *running, *affine, momentum, eps)
-        else:  # in half precision the layer's own statistics are too rough
-            found = [*mean_and_variance(full_precision(x))]
-            y = func(*args, **(kwargs or {}))
-        self.statistics[key] = found[0], found[1]
-        return y
-
-    def _will_be_recomputed(self) -> bool:
-        """Whether this is inside of torch.utils.checkpoint: without a graph, or with its hooks."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        return self.of_loss and (torch.is_grad_enabled() != self._graph or hooks is not None)
-
-
 def normalised_with_statistics(
     x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
     bias: Tensor | None, momentum: float, eps: float,
@@ -260,15 +192,16 @@ class _WithGradient(torch.autograd.Function):
         return torch.addcmul(start.view(shape), x, slope.view(shape)), None, None
 
 
-class SharedPass:
+class SharedPass(TorchFunctionMode):
     """What the loss has computed already: BatchNorm's statistics, and the outputs at x.
 
         with taser.SharedPass(model) as shared:
             outputs = shared.outputs = model(x)
         loss = cross_entropy(outputs, y) + lam * penalty(model, x, y, s, shared=shared)
 
-    The penalty then makes one forward less for the statistics and one less for f(x). Loss and
-    penalty share a graph, so they have to share one `backward`.
+    The penalty then makes one forward less for the statistics, which are those of the first pass
+    inside the context, and one less for f(x). Loss and penalty share a graph, so they have to share
+    one `backward`.
 
     The outputs have to be those of the very x that the penalty gets, row for row. Outputs are not
     used if the pass drew random numbers (dropout), if they are in half precision (do not upcast
@@ -276,33 +209,84 @@ class SharedPass:
     that changed since are refused. Of a compiled model only the outputs are shared.
     """
 
-    def __init__(self, model: Callable | None = None) -> None:
-        module = None if model is None else check_module(model)
-        compiled = module is None or any_compiled(module)
-        self.statistics = None if compiled else RecordedStatistics(module)  # type: ignore[arg-type]
+    active: ClassVar[int] = 0  # contexts that are open: an explicit one has precedence
+
+    def __init__(self, model: Callable | None = None, *, of_loss: bool = True) -> None:
+        """of_loss: else of the penalty's own, which leaves the running statistics alone."""
+        super().__init__()
+        self.model = None if model is None else check_module(model)
+        self.of_loss = of_loss
+        self.norms: dict[int, _BatchNorm] = {}
+        if self.model is not None and not (of_loss and any_compiled(self.model)):
+            self.norms = training_norms(self.model)
+        self.statistics: dict[int, tuple[Tensor, Tensor]] = {}  # by the running mean's id
+        self.uses: Counter[int] = Counter()
+        self.passes = 0
         self.outputs: Tensor | None = None
         self.layers: list[tuple] = []  # the model's submodules and their modes in the loss
         self.random = False  # whether the pass drew random numbers
-        self._weights = [] if module is None else list(module.parameters())
+        self._weights = [] if self.model is None else list(self.model.parameters())
         self._versions = self._count_changes()
         self._rng_before: list[Tensor] = []
+        self._hook: RemovableHandle | None = None
+        self._graph = True
 
     def __repr__(self) -> str:
         outputs = None if self.outputs is None else tuple(self.outputs.shape)
-        recorded = "with" if self.statistics is not None else "without"
-        return f"SharedPass({recorded} BatchNorm's statistics, outputs={outputs})"
+        return f"SharedPass(statistics of {len(self.statistics)} BatchNorms, outputs={outputs})"
 
     def __enter__(self) -> Self:
         self._versions = self._count_changes()
         self._rng_before = self._rng_states()
-        if self.statistics is not None:
-            self.statistics.__enter__()
+        self._graph = torch.is_grad_enabled()
+        if self.norms:
+            assert self.model is not None
+            self._hook = self.model.register_forward_pre_hook(self._count)
+            super().__enter__()
+        SharedPass.active += 1
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.statistics is not None:
-            self.statistics.__exit__(*error)
+        SharedPass.active -= 1
+        if self._hook is not None:
+            super().__exit__(*error)
+            self._hook.remove()
         self.random = not all(map(torch.equal, self._rng_before, self._rng_states()))
+
+    def _count(self, _module: nn.Module, _inputs: object) -> None:
+        self.passes += 1
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
+    ) -> Any:
+        if func is not F.batch_norm or id(args[1]) not in self.norms or self._will_be_recomputed():
+            return func(*args, **(kwargs or {}))
+        bound = _arguments(*args, **(kwargs or {}))
+        x, running_mean, running_var, weight, bias, training, momentum, eps = bound
+        affine, key = (weight, bias), id(running_mean)
+        self.uses[key] += 1
+        if not self.of_loss:
+            y, *found = normalised_with_statistics(x, None, None, *affine, 0.0, eps)
+        elif self.uses[key] > 1:
+            return func(*args, **(kwargs or {}))
+        elif training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
+            running = running_mean, running_var
+            y, *found = normalised_with_statistics(x, *running, *affine, momentum, eps)
+        else:  # in half precision the layer's own statistics are too rough
+            found = [*mean_and_variance(full_precision(x))]
+            y = func(*args, **(kwargs or {}))
+        self.statistics[key] = found[0], found[1]
+        return y
+
+    def _will_be_recomputed(self) -> bool:
+        """Whether this is inside of torch.utils.checkpoint: without a graph, or with its hooks."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return self.of_loss and (torch.is_grad_enabled() != self._graph or hooks is not None)
+
+    def complete_for(self, norms: Iterable[int]) -> bool:
+        """Whether every pass used each of these norms once."""
+        once = all(self.uses[norm] == self.passes for norm in norms)
+        return once and set(norms) <= self.statistics.keys()
 
     @property
     def at_present_weights(self) -> bool:
@@ -404,11 +388,10 @@ class PassRecorder:
         self._keep(lambda shared: shared.at_present_weights)
         x = inputs[0] if len(inputs) == 1 else None
         wanted = model.training and torch.is_grad_enabled() and self.model() is model
-        wanted = wanted and self._recording is None and not RecordedStatistics.active
+        wanted = wanted and self._recording is None and not SharedPass.active
         if wanted and isinstance(x, Tensor) and not x.requires_grad:
             self._recording = SharedPass(model).__enter__()
-            if self._recording.statistics is not None:
-                self._recording.statistics.passes = 1  # its own hook does not count this forward
+            self._recording.passes = 1  # its own hook does not count this forward
 
     def _end(self, _model: nn.Module, inputs: tuple, outputs: object) -> None:
         shared, self._recording = self._recording, None

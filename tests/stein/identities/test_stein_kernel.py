@@ -1,18 +1,21 @@
+from functools import partial
+
 import pytest
 import torch
 
 from identity_cases import DETECTED, DIMENSIONS, Z, draws, generator, mixture, normal
-from taser.stein.identities import Estimate, InverseMultiquadric, RadialBasis, stein_kernel
+from taser.stein.identities import Estimate, inverse_multiquadric, radial_basis, stein_kernel
 
-KERNELS = [InverseMultiquadric(0.8), RadialBasis(1.3)]
+KERNELS = [partial(inverse_multiquadric, c=0.8), partial(radial_basis, c=1.3)]
 
 
 def value(kernel, x, y):
     """k(x, y) of two points, as its docstring says."""
     square = (x - y).square().sum()
-    if isinstance(kernel, InverseMultiquadric):
-        return (kernel.c**2 + square) ** -0.5
-    return (-square / (2 * kernel.h**2)).exp()
+    c = kernel.keywords["c"]
+    if kernel.func is inverse_multiquadric:
+        return (c**2 + square) ** -0.5
+    return (-square / (2 * c**2)).exp()
 
 
 def by_autograd(kernel, x, s, y, t):

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from taser.stein._checks import Backend, check_choice, check_count, check_inputs
 from taser.stein._residual import Function, stein_residual
 
 __all__ = [
-    "Estimate", "InverseMultiquadric", "KSDTest", "RadialBasis", "ksd", "ksd_test",
+    "Estimate", "KSDTest", "inverse_multiquadric", "ksd", "ksd_test", "radial_basis",
     "stein_identity", "stein_kernel",
 ]  # fmt: skip
 
@@ -105,37 +106,22 @@ def stein_identity(
     return Estimate.of(torch.cat(residuals))
 
 
-class RadialKernel(Protocol):
-    """k(x, y) = φ(‖x − y‖²)."""
-
-    def derivatives(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """φ, φ' and φ'' at u = ‖x − y‖², each of u's shape."""
+RadialKernel = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""k(x, y) = φ(‖x − y‖²) as a function u ↦ φ(u), φ'(u), φ''(u), each of u's shape."""
 
 
-@dataclass(frozen=True)
-class InverseMultiquadric:
+def inverse_multiquadric(u: Tensor, c: float) -> tuple[Tensor, Tensor, Tensor]:
     """k(x, y) = (c² + ‖x − y‖²)^(−1/2), whose slow decay sees the tails too."""
-
-    c: float
-
-    def derivatives(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """φ, φ' and φ'' at u = ‖x − y‖²."""
-        base = self.c**2 + u
-        k = base.rsqrt()
-        return k, -k / (2 * base), 3 * k / (4 * base.square())
+    base = c**2 + u
+    k = base.rsqrt()
+    return k, -k / (2 * base), 3 * k / (4 * base.square())
 
 
-@dataclass(frozen=True)
-class RadialBasis:
-    """k(x, y) = exp(−‖x − y‖²/(2h²))."""
-
-    h: float
-
-    def derivatives(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """φ, φ' and φ'' at u = ‖x − y‖²."""
-        rate = 1 / (2 * self.h**2)
-        k = (-rate * u).exp()
-        return k, -rate * k, rate**2 * k
+def radial_basis(u: Tensor, c: float) -> tuple[Tensor, Tensor, Tensor]:
+    """k(x, y) = exp(−‖x − y‖²/(2c²))."""
+    rate = 1 / (2 * c**2)
+    k = (-rate * u).exp()
+    return k, -rate * k, rate**2 * k
 
 
 def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tensor) -> Tensor:
@@ -145,7 +131,7 @@ def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tenso
     k_p = φ s·t + 2φ' (t − s)·D − 4φ''u − 2dφ'.
     """
     u = torch.cdist(x, y).square()
-    k, slope, curvature = kernel.derivatives(u)
+    k, slope, curvature = kernel(u)
     drift = x @ t.T - (t * y).sum(1) - (s * x).sum(1)[:, None] + s @ y.T  # (t − s)·(x − y)
     trace = -4 * curvature * u - 2 * x.shape[1] * slope
     return k * (s @ t.T) + 2 * slope * drift + trace
@@ -153,8 +139,7 @@ def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tenso
 
 Kernel = Literal["imq", "rbf"]
 Bandwidth = float | Literal["median"]
-KERNELS: dict[str, Callable[[float], RadialKernel]]
-KERNELS = {"imq": InverseMultiquadric, "rbf": RadialBasis}
+KERNELS = {"imq": inverse_multiquadric, "rbf": radial_basis}
 ENTRIES = 2**22  # of the Stein kernel's matrix, (n, n), in memory at once: 32 MB
 
 
@@ -175,7 +160,7 @@ def ksd(
     check_choice("statistic", statistic, ("u", "v"))
     x, s, c = _prepared(x, s, kernel, bandwidth)
     n, total, diagonal = len(x), 0.0, 0.0
-    for rows, block in _row_blocks(KERNELS[kernel](c), x, s):
+    for rows, block in _row_blocks(kernel, c, x, s):
         total += float(block.sum())
         diagonal += float(block[:, rows].trace())
     return (total - diagonal) / (n * (n - 1)) if statistic == "u" else total / n**2
@@ -209,7 +194,7 @@ def ksd_test(
     w = torch.randint(0, 2, (1 + bootstrap, n), device=x.device, generator=generator).to(x) * 2 - 1
     w[0] = 1  # the statistic itself
     sums = w.new_zeros(len(w))
-    for rows, block in _row_blocks(KERNELS[kernel](c), x, s):
+    for rows, block in _row_blocks(kernel, c, x, s):
         block[:, rows].fill_diagonal_(0)
         sums += (w[:, rows] @ block * w).sum(1)
     draws = sums / (n * (n - 1))
@@ -240,12 +225,14 @@ def _prepared(
     return x, s, float(bandwidth)
 
 
-def _row_blocks(kernel: RadialKernel, x: Tensor, s: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def _row_blocks(
+    kernel: Kernel, bandwidth: float, x: Tensor, s: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
     """The Stein kernel's matrix, (n, n), as (rows, matrix[rows]) for a few rows at a time."""
-    size = max(1, ENTRIES // len(x))
+    size, own = max(1, ENTRIES // len(x)), partial(KERNELS[kernel], c=bandwidth)
     for start in range(0, len(x), size):
         rows = slice(start, start + size)
-        yield rows, stein_kernel(kernel, x[rows], s[rows], x, s)
+        yield rows, stein_kernel(own, x[rows], s[rows], x, s)
 
 
 check_arguments(globals(), ("ksd", "ksd_test", "stein_identity"))
