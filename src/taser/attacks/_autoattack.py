@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from taser._names import unknown
 from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
@@ -201,7 +202,7 @@ def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed:
     if name == "autoattack":
         return autoattack(threat, classes=classes, images=images, seed=seed)
     if name not in get_args(Part):
-        raise ValueError(f"an attack should be one of {', '.join(ATTACK_NAMES)}; got {name!r}")
+        raise unknown("attack", name, ATTACK_NAMES)
     if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
         raise ValueError(f"{name} needs more than {classes} classes: take 'autoattack' or 'pgd'")
     if name == "square" and threat.norm == "l2" and not images:

@@ -28,7 +28,7 @@ def certify(
     against: Annotated[Path | None, Option(help="The --out of another run, to compare with.")]
     = None,
     batch: Annotated[int, Option(min=1, help="Draws at once.")] = 1000,
-    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/certify"),
+    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.NamedOut = None,
     root: cli.Root = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Certified ℓ2 robustness by randomised smoothing; killed and started again, it resumes.
@@ -45,6 +45,7 @@ def certify(
     dataset, network = cli.load_model_and_data(
         model, weights, data, option, root, threads, trust_code=trust_code
     )
+    out = out or cli.model_folder("certify", model, weights, dataset)
     loaded: Any = None if denoiser is None else named(denoiser)
     radii = sorted(radius or [round(k * max(sigma), 6) for k in (0.5, 1.0, 1.5, 2.0)])
     others = [read_certificates(against / f"sigma-{s:g}") for s in sigma] if against else []

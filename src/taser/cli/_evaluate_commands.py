@@ -1,6 +1,5 @@
 """`taser evaluate`, `taser audit` and `taser shift`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +33,7 @@ def evaluate(
     ] = None,
     batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Attacked at once.")] = 100,
     seed: cli.Seed = 0, threads: cli.Threads = None,
-    out: Annotated[Path | None, Option(help="Folder; by default out/evaluate/<what>.")] = None,
+    out: cli.NamedOut = None,
     root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Accuracy under attack, example by example; killed and started again, it goes on.
@@ -56,9 +55,7 @@ def evaluate(
     box = (None, None) if unbounded else dataset.test.box
     threat = Threat(norm, epsilon, *box)  # type: ignore[arg-type]
     x, y = dataset.test.x, dataset.test.y
-    own = [weights.stem] if weights else []
-    parts = [model, *own, dataset.name, norm, f"{threat.epsilon:.4g}"]
-    out = out or cli.default_folder("evaluate", *parts)
+    out = out or cli.model_folder("evaluate", model, weights, dataset, threat)
     if first:
         x, y = x[:examples], y[:examples]
     with cli.progress_bar() as progress:
@@ -95,7 +92,7 @@ def audit(
     surrogate: Annotated[
         bool, Option(help="Train a quick undefended model on the training part, to transfer.")
     ] = True,
-    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/audit"),
+    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.NamedOut = None,
     root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Robust accuracy, and whether to believe it: checks for gradient masking.
@@ -119,6 +116,7 @@ def audit(
         model, weights, data, option, root, threads, target, trust_code=trust_code
     )
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
+    out = out or cli.model_folder("audit", model, weights, dataset, threat)
     x, y = cli.draw_examples(dataset, examples)
     with cli.progress_bar() as progress:
 
@@ -152,7 +150,7 @@ def shift(
     epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
     examples: Annotated[int, Option("--examples", "-n", min=2, help="Of the test part.")] = 1000,
     severity: Annotated[int, Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
-    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.Out = Path("out/shift"),
+    seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.NamedOut = None,
     root: cli.Root = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Accuracy under corruptions, and detection of out-of-distribution inputs.
@@ -179,6 +177,7 @@ def shift(
     )
     x, y = (part.to(default_device()) for part in cli.draw_examples(dataset, examples))
     threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
+    out = out or cli.model_folder("shift", model, weights, dataset)
     if score is not None or dataset.name in SHIPPED:
         scored: Any = (pretrained(dataset.name) if score is None else named(score)).at()
     else:

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from taser._files import Progress as ProgressCallback
+    from taser.attacks import Threat
     from taser.data import Dataset
 
 Out = Annotated[Path, Option(help="Folder for the report, its figures and its numbers.")]
+NamedOut = Annotated[
+    Path | None, Option("--out", help="Folder; by default out/<command>/<model>-<data>.")
+]
 Root = Annotated[Path | None, Option(help="The cache; by default $TASER_CACHE or ~/.cache/taser.")]
 Seed = Annotated[int, Option(help="Of everything that is drawn at random.")]
 Target = Annotated[str | None, Option(help="For a table: the column to predict.")]
@@ -120,6 +124,15 @@ def default_folder(kind: str, *parts: str) -> Path:
     return Path("out", kind, re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._"))
 
 
+def model_folder(
+    kind: str, model: str, weights: Path | None, dataset: "Dataset", threat: "Threat | None" = None
+) -> Path:
+    """The default folder of what is found about a model, so that no other model's is there."""
+    own = [weights.stem] if weights else []
+    at = [threat.norm, f"{threat.epsilon:.4g}"] if threat else []
+    return default_folder(kind, model, *own, dataset.name, *at)
+
+
 SECONDS_BETWEEN_LINES = 20.0
 
 
@@ -137,7 +150,7 @@ def progress_bar() -> Iterator["ProgressCallback"]:
     terminal = sys.stderr.isatty()
     bar = Progress(*columns, transient=True, console=Console(file=sys.stderr), disable=not terminal,
                    speed_estimate_period=600)  # fmt: skip
-    task, printed = bar.add_task("starting", total=None), time.monotonic()
+    task, printed = bar.add_task("starting", total=None), -SECONDS_BETWEEN_LINES
 
     def update(done: int, total: int, label: str) -> None:
         nonlocal printed

@@ -7,10 +7,21 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from ._options import Threads, TrustCode, json_wanted, print_json, progress_bar, with_json
+from ._options import (
+    Threads,
+    TrustCode,
+    default_folder,
+    json_wanted,
+    print_json,
+    progress_bar,
+    with_json,
+)
 
 Recipe = Annotated[str, Option(help="A YAML file, or a name from `taser recipes`: digits/pgd.")]
-Folder = Annotated[Path, Option(help="The run's folder; a run in it is resumed.")]
+Folder = Annotated[
+    Path | None,
+    Option(help="A run in it is resumed; by default out/train/<recipe> or out/finetune/<model>."),
+]
 Overrides = Annotated[
     list[str] | None, Argument(help="Any key of the recipe: loop.epochs=3 regulariser.weight=0.1")
 ]
@@ -19,7 +30,7 @@ Taser = Annotated[bool | None, Option("--taser/--no-taser", help="Switch TASER o
 
 
 def train(
-    recipe: Recipe = "digits/standard", out: Folder = Path("out/run"), overrides: Overrides = None,
+    recipe: Recipe = "digits/standard", out: Folder = None, overrides: Overrides = None,
     taser: Taser = None, threads: Threads = None, dry_run: DryRun = False,
     trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
@@ -29,28 +40,52 @@ def train(
 
     On several processes: torchrun --nproc-per-node 2 -m taser train …, or accelerate launch.
     """
-    _train(recipe, out, taser, threads, dry_run, trust_code, overrides)
+    own = default_folder("train", Path(recipe).with_suffix("").as_posix(), *["taser"] * bool(taser))
+    _train(recipe, out or own, taser, threads, dry_run, trust_code, overrides)
 
 
 def finetune(
-    model: Annotated[str, Option(help="resnet18, …, or file.py:callable of your own.")],
-    weights: Annotated[Path, Option(help="Its weights: *.safetensors, or a *.pt state.")],
-    recipe: Recipe = "finetune/taser", out: Folder = Path("out/finetune"),
-    overrides: Overrides = None, taser: Taser = None, threads: Threads = None,
+    model: Annotated[str, Option(help="A run's folder; resnet18, …; or file.py:callable.")],
+    weights: Annotated[
+        Path | None, Option(help="Its *.safetensors or *.pt state; of a run the best.")
+    ] = None,
+    recipe: Annotated[str | None, Option(help="By default finetune/taser, or the run's.")] = None,
+    out: Folder = None, overrides: Overrides = None, taser: Taser = None, threads: Threads = None,
     dry_run: DryRun = False, trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
     """Fine-tune a finished classifier, with a KL term to its initial outputs.
 
-    Example: taser finetune --model resnet18 --weights model.pt --out out/tuned data.name=cifar10
+    Example: taser finetune --model out/run --out out/tuned
 
-    `file.py:callable` runs the code in that file; weights never run code.
+    A run's folder is tuned on its own data for a third of its epochs, with TASER, at a third of its
+    rate. `file.py:callable` runs the code in that file; weights never run code.
     """
-    if not weights.expanduser().exists():
-        raise FileNotFoundError(f"there are no weights at {weights}")
-    settings = [f"model.name={model}", f"model.weights={weights}"]
-    if ":" in model:  # what the recipe says of its own network is not of yours
-        settings += ["model.width=null", "model.activation=null"]
+    if run := Path(model) if Path(model).is_dir() else None:
+        weights = weights or run / "best.safetensors"
+    if weights is None or not weights.expanduser().exists():
+        raise FileNotFoundError(f"there are no weights at {weights}: give --weights")
+    settings = [f"model.weights={weights}"]
+    if run:
+        if recipe is not None:
+            raise ValueError(f"{model} is tuned by its own recipe, config.yaml: leave out --recipe")
+        recipe = str(run / "config.yaml")
+        settings += _gently(recipe, trust_code)
+    else:
+        settings.append(f"model.name={model}")
+        if ":" in model:  # what the recipe says of its own network is not of yours
+            settings += ["model.width=null", "model.activation=null"]
+    out, recipe = out or default_folder("finetune", model), recipe or "finetune/taser"
     _train(recipe, out, taser, threads, dry_run, trust_code, overrides, settings)
+
+
+def _gently(recipe: str, trust_code: bool) -> list[str]:
+    """What makes a run's recipe one of fine-tuning."""
+    from taser.training import read_recipe
+
+    before = read_recipe(recipe, trust_code=trust_code)
+    rate, epochs = before.optimiser.rate / 3, max(1, before.loop.epochs // 3)
+    return [f"optimiser.rate={rate:.3g}", f"loop.epochs={epochs}", "teacher.weight=1",
+            "regulariser.name=taser"]  # fmt: skip
 
 
 @with_json

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from taser._names import hint
+from taser._names import hint, unknown
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping, read_yaml
 from taser.attacks import ATTACK_NAMES, Threat
 from taser.attacks._attack import shown
@@ -143,7 +143,7 @@ class ComparisonConfig:
         Threat(self.norm, self.epsilon)
         for attack in (*self.attacks, *self.fewer):
             if attack not in ATTACK_NAMES:
-                raise ValueError(f"there is no attack {attack!r}: {', '.join(ATTACK_NAMES)}")
+                raise unknown("attack", attack, ATTACK_NAMES)
         for threat in self.unseen:
             if not isinstance(threat, dict) or {*threat, "norm"} != {"norm", "epsilon"}:
                 example = "{norm: l2, epsilon: 0.6}"
@@ -154,9 +154,9 @@ class ComparisonConfig:
         tried = self.search.candidates if self.search else ()
         named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
         for key, variants in named.items():
-            if unknown := [v for v in variants if v not in self.variants]:
+            if strange := [v for v in variants if v not in self.variants]:
                 known = ", ".join(self.variants)
-                raise ValueError(f"{key} names {unknown[0]!r}, which is no variant: {known}")
+                raise ValueError(f"{key} names {strange[0]!r}, which is no variant: {known}")
         if self.search is not None:
             self.search.check_fair(self.methods)
 
