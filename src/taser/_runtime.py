@@ -19,9 +19,16 @@ from torch import Tensor, nn
 
 
 def default_device() -> torch.device:
-    """The GPU, if it computes in float64 as the statistics do; else the CPU."""
+    """The GPU, if it computes in float64 as the statistics do; else the CPU.
+
+    Processes that torchrun starts on one machine take its GPUs in turn.
+    """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found if found is not None and found.type != "mps" else torch.device("cpu")
+    if found is None or found.type == "mps":
+        return torch.device("cpu")
+    if place := int(os.environ.get("LOCAL_RANK", "0")):
+        return torch.device(found.type, place % torch.accelerator.device_count())
+    return found
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -58,7 +65,9 @@ def world_size() -> int:
 
 def is_main_process() -> bool:
     """Whether this process writes files and prints: the first of several, or the only one."""
-    return world_size() == 1 or dist.get_rank() == 0
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"  # set by torchrun
 
 
 def all_sum(tensor: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ def certify(
 
     Several processes that are given the same --out share the work.
     """
+    from taser._runtime import is_main_process
     from taser.evaluation import attack_smoothed, read_certificates
     from taser.evaluation import certify as run
     from taser.report import _certify_report as report
@@ -59,9 +60,11 @@ def certify(
                 out=out / f"sigma-{level:g}", progress=progress,
             ))  # fmt: skip
             again: Any = {"denoiser": loaded, "box": box, "progress": progress}
+            wanted = attack and is_main_process()
             attacked.append(
-                attack_smoothed(network, x, found[-1], radii, **again) if attack else {}
+                attack_smoothed(network, x, found[-1], radii, **again) if wanted else {}
             )
+    cli.end_unless_main()
     typer.echo(report.table(found, attacked, radii).markdown())
     front = f", with the denoiser {denoiser} in front" if denoiser else ""
     page = report.write(found, attacked, radii, f"{model} on {dataset.name}{front}", out, others)

@@ -40,7 +40,8 @@ def evaluate(
 
     Example: taser evaluate --model out/run --epsilon 0.1
 
-    Exit code 0: evaluated; 1: it could not be; 3: less than --at-least.
+    Exit code 0: evaluated; 1: it could not be; 3: less than --at-least. Several processes, such as
+    those of torchrun --nproc-per-node 4 -m taser evaluate …, share the examples.
     """
     from taser.attacks import Threat
     from taser.data._dataset import subset
@@ -63,6 +64,7 @@ def evaluate(
             network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
             n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
         )  # fmt: skip
+        cli.end_unless_main()
         x, y, drawn = x[result.index], y[result.index], None
         if curve:
             rows = subset(len(x), CURVE)  # the first might be all of one class
@@ -131,6 +133,7 @@ def audit(
             steps=steps, restarts=restarts, queries=queries, seed=seed, out=out / "batches",
             progress=progress,
         )  # fmt: skip
+    cli.end_unless_main()
     accuracy, verdict, *rest = report.audit_summary(result)
     typer.echo(f"{accuracy}\n{verdict}\n\n{report.audit_table(result).markdown()}")
     page = report.write_audit(result, f"{model} on {dataset.name}, {threat}", out)

@@ -119,6 +119,14 @@ def show(page: Path, summary: list[str], record: str = "results.json") -> None:
         print((page.parent / record).read_text().rstrip("\n"), file=STDOUT.get())
 
 
+def end_unless_main() -> None:
+    """End a process that torchrun started beside the first, which prints and writes the report."""
+    from taser._runtime import is_main_process
+
+    if not is_main_process():
+        raise typer.Exit
+
+
 def default_folder(kind: str, *parts: str) -> Path:
     """out/<kind>/<parts>, of characters that every file system takes."""
     return Path("out", kind, re.sub(r"[^\w.-]+", "_", "-".join(parts)).strip("._"))
@@ -140,14 +148,19 @@ SECONDS_BETWEEN_LINES = 20.0
 def progress_bar() -> Iterator["ProgressCallback"]:
     """A bar for each stage, fed by progress(done, total, label); lines where stderr is a file.
 
+    Of several processes only the first shows one.
+
     A new total begins a new stage. In a stage the bar only grows, and the time left is estimated.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
+    from taser._runtime import is_main_process
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeLeft())
-    terminal = sys.stderr.isatty()
+    main = is_main_process()
+    terminal = sys.stderr.isatty() and main
     bar = Progress(*columns, transient=True, console=Console(file=sys.stderr), disable=not terminal,
                    speed_estimate_period=600)  # fmt: skip
     task, printed = bar.add_task("starting", total=None), -SECONDS_BETWEEN_LINES
@@ -158,7 +171,7 @@ def progress_bar() -> Iterator["ProgressCallback"]:
             bar.reset(task, total=total)
         most = max(done, bar.tasks[task].completed)
         bar.update(task, completed=most, description=label)
-        if not terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+        if main and not terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
             left = bar.tasks[task].time_remaining
             words = f", about {max(1, round(left / 60))} min left" if left else ""

@@ -6,14 +6,13 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -94,14 +93,38 @@ class BatchStore:
         return self.folder / "batches" / f"{key}.safetensors"
 
 
-@contextmanager
-def locked_store(out: Path | str | None, settings: dict[str, Any]) -> Iterator[BatchStore | None]:
-    """The store in this folder, for one process at a time; None without a folder."""
+def open_store(out: Path | str | None, settings: dict[str, Any]) -> BatchStore | None:
+    """The store in this folder, which several processes may share; None without a folder."""
     if out is None:
-        yield None
-    else:
-        with FileLock(Path(out) / ".lock"):
-            yield BatchStore(Path(out), settings)
+        return None
+    with FileLock(Path(out) / ".lock"):
+        return BatchStore(Path(out), settings)
+
+
+T = TypeVar("T")
+
+
+def share(
+    count: int, folder: Path | None, finished: Callable[[int], T | None], work: Callable[[int], T]
+) -> Iterator[tuple[int, T]]:
+    """(i, result) for each i < count, in the order in which results are there.
+
+    Processes that share `folder` divide the work by file locks; `finished` reads what was done.
+    """
+    left = list(range(count))
+    for wait in (0, -1):  # first what nobody else works on, then what others have not finished
+        for i in left.copy():
+            result = finished(i)
+            if result is None and folder is None:
+                result = work(i)
+            elif result is None and folder is not None:
+                try:
+                    with FileLock(folder / f"{i}.lock", timeout=wait):
+                        result = finished(i) or work(i)
+                except Timeout:
+                    continue
+            left.remove(i)
+            yield i, result  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -147,27 +170,42 @@ class AttackLoop:
         for place, stage in enumerate(stages):
             todo = correct.nonzero()[:, 0]
             label = attack.name if len(stages) == 1 else f"{attack.name} {stage.name}"
-            for number, rows in enumerate(todo.split(self.batch_size) if len(todo) else ()):
-                batch_key = f"{key}.{place}-{stage.name}.{number:05d}"
-                batch = self.store.get(batch_key, rows) if self.store else None
-                if batch is None:
-                    batch = self._attack_batch(stage, rows, batch_key)
-                    if self.store:
-                        self.store.put(batch_key, batch)
+            batches, left = todo.split(self.batch_size) if len(todo) else (), len(todo)
+            found: dict[int, tuple[Finding, ...]] = {}
+            for number, batch in self._batches(stage, batches, f"{key}.{place}-{stage.name}"):
+                rows = batches[number]
                 broken = rows[batch.broken]
                 correct[broken] = False
                 points[broken] = batch.points.to(points)
                 distance[broken] = batch.distance[batch.broken].to(distance)
                 stage_of[broken] = place
-                findings += batch.findings
+                found[number] = batch.findings
                 seconds += batch.seconds
+                left -= len(rows)
                 if progress:
-                    left = max(0, len(todo) - (number + 1) * self.batch_size) * costs[place]
-                    left += int(correct.sum()) * sum(costs[place + 1 :])
+                    ahead = left * costs[place] + int(correct.sum()) * sum(costs[place + 1 :])
                     robust = 100 * float(correct.float().mean())
-                    progress(total - left, total, f"{label}, robust so far {robust:.1f} %")
+                    progress(total - ahead, total, f"{label}, robust so far {robust:.1f} %")
+            findings += itertools.chain.from_iterable(found[i] for i in sorted(found))
         names = tuple(stage.name for stage in stages)
         return Verdicts(correct, distance, stage_of, names, seconds), points, findings
+
+    def _batches(
+        self, stage: Attack, batches: Sequence[Tensor], key: str
+    ) -> Iterator[tuple[int, BatchResult]]:
+        """Each batch of rows attacked by a stage, here or by a process that shares the store."""
+        store = self.store
+
+        def finished(i: int) -> BatchResult | None:
+            return store.get(f"{key}.{i:05d}", batches[i]) if store else None
+
+        def work(i: int) -> BatchResult:
+            batch = self._attack_batch(stage, batches[i], f"{key}.{i:05d}")
+            if store:
+                store.put(f"{key}.{i:05d}", batch)
+            return batch
+
+        yield from share(len(batches), store.folder / "locks" if store else None, finished, work)
 
     def _attack_batch(self, stage: Attack, rows: Tensor, key: str) -> BatchResult:
         x, y = self.x[rows], self.y[rows]

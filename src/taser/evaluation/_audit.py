@@ -13,7 +13,7 @@ from taser._files import Progress
 from taser.attacks import Model, Threat
 from taser.models import MLP, SmallCNN
 
-from ._attack_loop import AttackLoop, locked_store
+from ._attack_loop import AttackLoop, open_store
 from ._audit_checks import CHECKS, AuditTarget, Check, Rehearsal
 from ._evaluate import Curve
 from ._model_checks import check_data, check_model, fix_buffers, oddities
@@ -124,7 +124,8 @@ def audit(
         "surrogate": None if surrogate is None else described(surrogate).split()[-1],
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},
     }  # fmt: skip
-    with seeded(x.device, seed), locked_store(out, settings) as store:
+    store = open_store(out, settings)
+    with seeded(x.device, seed):
         loop = AttackLoop.of(model, x, y, seed, batch_size, store)
         right = loop.correct(x, y)
         if (correct := int(right.sum())) < MIN_CORRECT:

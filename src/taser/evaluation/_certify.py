@@ -6,8 +6,7 @@ standard normal. If that class has probability p > ½, g is constant on the ball
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -15,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from taser._files import Progress, read_json, sha256_of_arrays, write_atomically
@@ -27,7 +25,7 @@ from taser.models._weights import weights_hash
 from taser.scores._score import Precision, check_sigma
 from taser.stein._model_state import check_module, eval_mode
 
-from ._attack_loop import locked_store, prepare
+from ._attack_loop import open_store, prepare, share
 from ._model_checks import check_data, check_model
 from ._record import device_of
 from ._statistics import (
@@ -266,23 +264,36 @@ def certify(
         "draws": draws, "selection": selection, "radii": radii, "seed": seed,
         "precision": precision, "classes": classes, **_hashes(noisy, x),
     }  # fmt: skip
-    with locked_store(out, settings):  # other settings are refused
-        folder = None if out is None else Path(out)
+    store = open_store(out, settings)  # other settings are refused
+    folder = store.folder if store else None
     noisy.accelerate(x, y.to(device), precision)
 
-    def of_group(part: Tensor) -> list[dict[str, Any]]:
+    groups = torch.arange(len(x)).split(TOGETHER)
+
+    def path_of(i: int) -> Path:
+        return Path(folder or "") / "examples" / f"{i:05d}.json"
+
+    def finished(i: int) -> list[dict[str, Any]] | None:
+        there = folder is not None and path_of(i).exists()
+        return read_json(path_of(i), "examples")["examples"] if there else None
+
+    def work(i: int) -> list[dict[str, Any]]:
+        part = groups[i]
         noisy.calibrate(x[part])
         generators = [torch.Generator(device).manual_seed(combine_seeds(seed, row))
                       for row in index[part].tolist()]  # fmt: skip
         found = _certify_group(noisy, x[part], sampling, selection, generators, batch_size)
         own = zip(index[part].tolist(), y[part].tolist(), found, strict=True)
-        return [{"index": row, "y": label, **entry} for row, label, entry in own]
+        entries = [{"index": row, "y": label, **entry} for row, label, entry in own]
+        if folder:
+            write_atomically(path_of(i), json.dumps({"examples": entries}) + "\n")
+        return entries
 
-    groups, rows = torch.arange(len(x)).split(TOGETHER), [dict[str, Any]()] * len(x)
-    alone = ((part, of_group(part)) for part in groups)
+    rows: list[Any] = [{}] * len(x)
     done, each = 0, selection + draws
     with eval_mode(noisy, freeze=True):
-        for part, entries in _shared(groups, of_group, folder) if folder else alone:
+        for i, entries in share(len(groups), folder and folder / "locks", finished, work):
+            part = groups[i]
             rows[int(part[0]) : int(part[-1]) + 1] = entries
             done += len(part)
             if progress:
@@ -293,18 +304,6 @@ def certify(
         content = json.dumps(result.numbers(), indent=1, allow_nan=False)
         write_atomically(folder / "certificates.json", content + "\n")
     return result
-
-
-def _shared(groups: Sequence[Tensor], work: Any, folder: Path) -> Iterator[tuple[Tensor, Any]]:
-    """Each group with its result, computed here or read; other processes may do the same."""
-    left = dict(enumerate(groups))
-    for wait in (0, -1):  # first what nobody else works on, then what others have not finished
-        for number, part in list(left.items()):
-            path = folder / "examples" / f"{number:05d}.json"
-            with suppress(Timeout), FileLock(f"{path}.lock", timeout=wait):
-                if not path.exists():
-                    write_atomically(path, json.dumps({"examples": work(part)}) + "\n")
-                yield left.pop(number), read_json(path, "examples")["examples"]
 
 
 def _certify_group(

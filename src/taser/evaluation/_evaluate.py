@@ -14,7 +14,7 @@ from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 from taser.attacks._autoattack import named_attack
 from taser.data._dataset import subset
 
-from ._attack_loop import AttackLoop, locked_store, passes_of
+from ._attack_loop import AttackLoop, open_store, passes_of
 from ._model_checks import (
     check_data,
     check_model,
@@ -68,16 +68,16 @@ def evaluate(
         **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
         "oddities": oddities(odd),
     }  # fmt: skip
-    with locked_store(out, settings) as store:
-        loop = AttackLoop.of(model, x, y, seed, batch_size, store)
-        clean, verdicts, x_adv = _run(loop, plan, findings, progress)
-        findings = list(dict.fromkeys(findings))
-        record = (clean, verdicts, tuple(findings), provenance, x_adv)
-        evaluation = Evaluation(threat, index, y.cpu(), *record)
-        if store:
-            content = save({"x": x_adv.contiguous()})
-            write_atomically(store.folder / "attacked.safetensors", content)
-            write_atomically(store.folder / "evaluation.json", evaluation.to_json() + "\n")
+    store = open_store(out, settings)
+    loop = AttackLoop.of(model, x, y, seed, batch_size, store)
+    clean, verdicts, x_adv = _run(loop, plan, findings, progress)
+    findings = list(dict.fromkeys(findings))
+    record = (clean, verdicts, tuple(findings), provenance, x_adv)
+    evaluation = Evaluation(threat, index, y.cpu(), *record)
+    if store:
+        content = save({"x": x_adv.contiguous()})
+        write_atomically(store.folder / "attacked.safetensors", content)
+        write_atomically(store.folder / "evaluation.json", evaluation.to_json() + "\n")
     return evaluation
 
 
