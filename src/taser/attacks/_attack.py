@@ -236,7 +236,7 @@ class WorstPoints:
 
 def short_repr(attack: Any) -> str:
     """An attack's class and options; a function is shown by its name, a network by its class."""
-    values = {field.name: getattr(attack, field.name) for field in fields(attack)}
+    values = {f.name: getattr(attack, f.name) for f in fields(attack) if f.init}
     named = {k: type(v) if isinstance(v, nn.Module) else v for k, v in values.items()}
     options = (f"{k}={getattr(v, '__qualname__', None) or repr(v)}" for k, v in named.items())
     return f"{type(attack).__name__}({', '.join(options)})"

@@ -98,21 +98,14 @@ class PGD:
 
 
 @dataclass(frozen=True, repr=False)
-class FGSM:
+class FGSM(PGD):
     """x' = Π(x + ε·ascent(∇ℓ(x))), from the clean point."""
 
-    threat: Threat = field(default_factory=Threat)
-    loss: AttackLoss = cross_entropy
+    steps: int = field(default=1, init=False)
+    step_size: float | None = field(default=None, init=False)
+    start: Start = field(default="clean", init=False)
     name: str = "fgsm"
-    passes: ClassVar[int] = 3
-    __repr__ = short_repr
-
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *,
-        loss: AttackLoss | None = None, generator: Rng = None,
-    ) -> Tensor:  # fmt: skip
-        one_step = PGD(self.threat, 1, self.threat.epsilon, "clean")
-        return one_step(model, x, y, loss=loss or self.loss, generator=generator)
+    length = property(lambda self: self.threat.epsilon)
 
 
 @dataclass(frozen=True, repr=False)

@@ -156,17 +156,18 @@ class Taser(SteinPenalty):
                 f"inputs of shape {tuple(x.shape)} look like images with channels last; the score "
                 "takes (B, C, H, W): x.permute(0, 3, 1, 2)"
             )
-        elif low is not None and high is not None and not low <= x.min() <= x.max() <= high:
+        elif low is not None and high is not None:
             lowest, highest = float(x.min()), float(x.max())
-            if max(low - lowest, highest - high) > SLACK * (high - low):
-                bytes_ = lowest >= low and highest > BRIGHT * high
-                warn_user(
-                    f"inputs from {lowest:.3g} to {highest:.3g} are outside of the range "
-                    f"[{low:g}, {high:g}] of score and threat: "
-                    + ("say normalisation=(0, 1 / 255) for bytes" if bytes_ else
-                       "say normalisation=(mean, std), with the numbers by which the loop "
-                       "normalises them, or give the threat their range (None for a table)")
-                )  # fmt: skip
+            if max(low - lowest, highest - high) <= SLACK * (high - low):
+                return
+            advice = "(mean, std), with the numbers by which the loop normalises them, or give the "
+            advice += "threat their range (None for a table)"
+            if lowest >= low and highest > BRIGHT * high:
+                advice = "(0, 1 / 255) for bytes"
+            found = f"inputs from {lowest:.3g} to {highest:.3g} are outside of the range"
+            warn_user(
+                f"{found} [{low:g}, {high:g}] of score and threat: say normalisation={advice}"
+            )
 
     def _box(self, x: Tensor) -> tuple[float | None, float | None]:
         """The range of inputs: the threat's, else that of pixels for images."""
