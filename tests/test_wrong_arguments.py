@@ -36,7 +36,7 @@ VALUES: dict[str, Any] = {
 
 def tensors(given: Tensor) -> dict[str, Any]:
     """Wrong tensors in the place of a right one."""
-    nan, huge = given.clone(), given.clone()
+    nan, huge, signed = given.clone(), given.clone(), given * 1  # a mask has no negative
     if given.is_floating_point():
         nan.view(-1)[0], huge.view(-1)[0] = float("nan"), float("inf")
     return {
@@ -44,7 +44,7 @@ def tensors(given: Tensor) -> dict[str, Any]:
         "float64": given.double(), "float16": given.half(), "complex": given.to(torch.complex64),
         "bool": given.bool(), "int32": given.int(), "a row less": given[:-1], "empty": given[:0],
         "one dimension more": given[None], "a number": torch.tensor(1.0), "with NaN": nan,
-        "with inf": huge, "negative entries": -given - 1, "far out": given * 1000 + 1000,
+        "with inf": huge, "negative entries": -signed - 1, "far out": given * 1000 + 1000,
         "flat": given.flatten(), "first entry": given.flatten()[:1],
     }  # fmt: skip
 
@@ -206,6 +206,19 @@ def subjects() -> Iterator[tuple[str, F, dict[str, Any], F]]:
         "model": network(), "x": X, "y": Y, "threat": THREAT, "surrogate": None, "steps": 1,
         "restarts": 1, "queries": 2, "seed": 0, "batch_size": 3, "out": None,
     }, ignored  # fmt: skip
+    yield "accuracy_curve", evaluation.accuracy_curve, {
+        "model": network(), "x": X, "y": Y, "threat": THREAT, "factors": (1,),
+        "attack": attacks.FGSM, "seed": 0, "batch_size": 3, "progress": None,
+    }, ignored  # fmt: skip
+    yield "shift", evaluation.shift, {
+        "model": network(), "x": X, "y": Y, "seed": 0, "batch_size": 3, "progress": None,
+    }, ignored  # fmt: skip
+    yield "undefended", evaluation.undefended, {
+        "x": X, "y": Y, "classes": 3, "epochs": 1, "width": 2, "seed": 0, "progress": None,
+    }, ignored  # fmt: skip
+    for name, count in (("accuracy_interval", 1), ("difference_interval", 2), ("mcnemar", 2)):
+        given = {"first": Y > 0, "second": Y > 1} if count == 2 else {"correct": Y > 0}
+        yield name, getattr(evaluation, name), given, ignored
     yield "subset", evaluation.subset, {"total": 10, "n": 5, "seed": 0}, ignored
     yield "directions", directions, {"x": X, "probes": 2, "distribution": "gaussian"}, ignored
     yield "ksd", identities.ksd, {

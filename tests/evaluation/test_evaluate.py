@@ -196,7 +196,7 @@ def test_pixels_instead_of_fractions() -> None:
         Threat("linf", 8.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_inputs_of_another_precision_are_evaluated(dtype: torch.dtype) -> None:
     x, y = digits(20)
     model = copy.deepcopy(undefended()).to(dtype)

@@ -116,9 +116,26 @@ class Viewing(nn.Module):
         return self.head(h.view(h.size(0), -1))
 
 
+class Noises(nn.Module):
+    """A buffer of five dimensions, which has no channels-last format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        self.register_buffer("noises", torch.zeros(2, 1, 1, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(self.inner(x + noise) for noise in self.noises)
+
+
 @pytest.mark.parametrize(
     ("make", "folded", "channels_last"),
-    [(Branching, False, True), (Hiding, False, True), (Viewing, True, False)],
+    [
+        (Branching, False, True),
+        (Hiding, False, True),
+        (Viewing, True, False),
+        (Noises, False, False),
+    ],
 )
 def test_what_cannot_be_done_is_not_done(make, folded: bool, channels_last: bool) -> None:
     x, y = digits(20)

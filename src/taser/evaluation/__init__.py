@@ -27,4 +27,7 @@ __all__ = [
     "read_certificates", "retrained_interval", "shift", "subset", "undefended",
 ]  # fmt: skip
 
-check_arguments(globals(), ("accuracy_curve", "audit", "evaluate", "shift", "subset", "undefended"))
+check_arguments(globals(), (
+    "accuracy_curve", "accuracy_interval", "audit", "difference_interval", "evaluate", "mcnemar",
+    "shift", "subset", "undefended",
+))  # fmt: skip

@@ -262,11 +262,9 @@ class Differentiable(nn.Module):
             if not (x.requires_grad and "numpy" in str(error)):
                 raise
             z = self.model(x.detach().clone())
-        if z.is_inference():  # an inference tensor cannot join a graph
-            z = z.clone()
-        if z.requires_grad or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return z
-        return z + 0 * x.flatten(1).sum(1, keepdim=True)
+        return z.clone() + 0 * x.flatten(1).sum(1, keepdim=True).to(z)  # z of inference mode: clone
 
 
 def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
@@ -279,8 +277,8 @@ def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
     for inner, channels_last in itertools.product((fold_batchnorm(plain), plain), layouts):
         if inner is None:
             continue
-        candidate = _Prepared(inner, channels_last)
         try:
+            candidate = _Prepared(inner, channels_last)
             if _same(plain, candidate, x[:TRIED], y[:TRIED]):
                 return candidate
         except Exception:  # a `view` that wants another memory format, a size that was fixed

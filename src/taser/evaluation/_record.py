@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from taser import __version__
 from taser._files import sha256_of_arrays
+from taser._runtime import full_precision
 from taser.attacks import Attack, Model, Threat
 from taser.models._weights import weights_hash
 from taser.stein._model_state import check_module, eval_mode, restored_rng
@@ -112,7 +113,7 @@ class Provenance:
         packages = ("torch", "numpy", "pyautoattack")
         return cls(
             seed=seed, batch_size=batch, weights=weights_hash(check_module(model)),
-            data=sha256_of_arrays([x.numpy(force=True), y.numpy(force=True)]),
+            data=sha256_of_arrays([t.numpy(force=True) for t in (full_precision(x), y)]),
             attacks={attack.name: described(attack) for attack in attacks},
             versions={
                 "python": platform.python_version(), "taser": __version__,
