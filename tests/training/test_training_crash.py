@@ -2,7 +2,7 @@
 
 Each run is a process of its own, forked from a server that has imported everything, so that an
 import is paid for once. Two epochs of five steps, the last on a smaller batch: pgd, TASER on half
-of each batch with a running centre and a measured weight, averaged weights, BatchNorm,
+of each batch with a running centre and a weight by target loss, averaged weights, BatchNorm,
 augmentation, and a line of the log every two steps, so that one of them spans the epochs.
 """
 
@@ -41,8 +41,7 @@ def config(save_minutes: float = 1e9) -> Config:
         regulariser={
             "name": "taser",
             "center": "running",
-            "unit": "ratio",
-            "ramp": 0.3,
+            "target_loss": 2.3,
             "fraction": 0.5,
         },
         schedule={"warmup": 0.1},

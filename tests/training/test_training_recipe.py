@@ -83,6 +83,7 @@ def test_yaml_gives_the_configuration_again(tmp_path: Path) -> None:
         ("schedule: {milestones: [a]}", "schedule.milestones should be a number or a fraction"),
         ("model: {options: 3}", "model.options should hold keys; got 3"),
         ("regulariser: {at: clean}", r"regulariser\.at=clean was replaced by regulariser\.form"),
+        ("regulariser: {unit: ratio}", r"unit=ratio was replaced by regulariser\.target_loss"),
         ("regulariser: {unit: noise}", r"unit=noise was replaced by regulariser\.form \(a form"),
         ("regulariser: {name: gradient}", r"=gradient was replaced by regulariser\.name=gradient-"),
         ("regulariser: {cache: scores}", r"regulariser\.cache is gone, since"),

@@ -357,11 +357,11 @@ OLDER = {
 }
 
 
-def test_a_run_of_when_scores_could_be_cached_is_finished(tmp_path: Path) -> None:
+def test_a_run_with_keys_of_before_that_changed_nothing_is_finished(tmp_path: Path) -> None:
     train(small(), tmp_path)
     recipe = tmp_path / "config.yaml"
     content = yaml.safe_load(recipe.read_text())
-    content["regulariser"]["cache"] = None
+    content["regulariser"] |= {"cache": None, "unit": "form"}
     recipe.write_text(yaml.safe_dump(content))
     assert train(small(), tmp_path).steps == 2
     assert load_trained(tmp_path) is not None
@@ -393,7 +393,7 @@ def test_a_checkpoint_of_the_first_version_goes_on(tmp_path: Path) -> None:
     state = json.loads((newest / "state.json").read_text())["state"]
     assert set(state) == {"progress", "batches", "scaler", "data"}
     assert set(state["progress"]) - {"weight"} == {
-        "step", "measured", "best", "best_step", "stale", "seconds", "sums", "summed"
+        "step", "best", "best_step", "stale", "seconds", "sums", "summed"
     }  # fmt: skip
     assert {path.name for path in newest.iterdir()} == {
         "state.json", "model.safetensors", "optimiser.safetensors", "average.safetensors",

@@ -5,14 +5,13 @@ from typing import get_args
 
 import pytest
 import torch
-from small_runs import MLP, lines, small
+from small_runs import lines, small
 
 import taser
 from taser.regularisers import Taser
 from taser.regularisers._taser import FormName
-from taser.training import Config, train
-from taser.training._build import Setup, set_up
-from taser.training._step import gradient_norm, gradient_ratio
+from taser.training import train
+from taser.training._build import set_up
 
 TASER = {"name": "taser", "ramp": 0.0}
 
@@ -47,72 +46,6 @@ def test_every_regulariser_can_be_trained_with(tmp_path: Path) -> None:
         assert lines(tmp_path / name, "train")[0]["penalty"] > 0
 
 
-def exact(**options: object) -> Config:
-    """A penalty without draws: the Gaussian's score at the clean points."""
-    regulariser = {**TASER, "score": "gaussian", "form": "paper", "operator": "first_order",
-                   "unit": "ratio", "weight": 0.5}  # fmt: skip
-    return small(model={**MLP, "activation": "silu"}, regulariser={**regulariser, **options})
-
-
-def ratio(setup: Setup) -> float:
-    batch = next(iter(setup.batches))
-    return gradient_ratio(setup.learner, batch.x, batch.y, torch.Generator())
-
-
-def test_ratio_makes_the_gradients_as_large_as_it_says() -> None:
-    """‖∇ λR‖ = ρ ‖∇ L‖ with λ = ρ · ratio."""
-    setup = set_up(exact())
-    value = ratio(setup)
-    setup.batches.position = 0
-    batch = next(iter(setup.batches))
-    module, regulariser = setup.learner.module, setup.learner.regulariser
-    assert isinstance(regulariser, Taser)
-    base = setup.learner.objective(module, batch.x, batch.y)
-    penalty = regulariser(module, batch.x, batch.y)
-    scaled = gradient_norm(module, 0.5 * value * penalty)
-    assert scaled == pytest.approx(0.5 * gradient_norm(module, base), rel=1e-5)
-
-
-def test_the_measured_ratio_is_the_weight(tmp_path: Path) -> None:
-    """Measured in the first step alone, since there is no ramp, and kept."""
-    config = exact()
-    train(config, tmp_path)
-    weights = [line["weight"] for line in lines(tmp_path, "train")]
-    assert weights == pytest.approx([0.5 * ratio(set_up(config))] * 2, rel=1e-6)
-
-
-def test_the_ratio_is_of_the_whole_penalty() -> None:
-    """Whether it is computed at each step or at each third, the ratio is that of R itself."""
-    expected = ratio(set_up(exact()))
-    setup = set_up(exact(every=3))
-    for calls in range(4):
-        setup.learner.regulariser.calls = calls  # type: ignore[union-attr]
-        setup.batches.position = 0
-        assert ratio(setup) == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_ratio_of_a_batch_in_parts_is_measured_on_the_first() -> None:
-    """The whole may not fit in memory, which is why it is taken in parts."""
-    setup = set_up(exact())
-    batch = next(iter(setup.batches))
-    half = (batch.x[:32], batch.y[:32], torch.Generator())
-    expected = gradient_ratio(setup.learner, *half)
-    setup.learner.accumulate = 2
-    setup.batches.position = 0
-    assert ratio(setup) == pytest.approx(expected, rel=1e-6)
-
-
-def test_measuring_leaves_the_run_as_it_was() -> None:
-    """Statistics, gradients and a running centre are the training's."""
-    setup = set_up(small(regulariser={**TASER, "unit": "ratio", "center": "running"}))
-    state = {k: v.clone() for k, v in setup.learner.module.state_dict().items()}
-    ratio(setup)
-    centre = setup.learner.regulariser.center  # type: ignore[union-attr]
-    assert bool(centre.value.isnan())  # it has seen no training batch yet
-    assert all(torch.equal(v, state[k]) for k, v in setup.learner.module.state_dict().items())
-    assert all(p.grad is None for p in setup.learner.module.parameters())
-
-
 def test_a_target_and_averaged_weights_resume_to_the_bit(tmp_path: Path) -> None:
     """λ by itself, in the middle of an epoch; the average is kept in the checkpoint too."""
     config = small(
@@ -136,8 +69,6 @@ def test_a_target_and_averaged_weights_resume_to_the_bit(tmp_path: Path) -> None
     other = small(regulariser={"target_loss": 1.0}, loop={"epochs": 2})
     with pytest.raises(ValueError, match=r"regulariser\.target_loss was 2\.3, is 1\.0"):
         train(other, tmp_path / "resumed")
-    with pytest.raises(ValueError, match="target_loss decides λ itself"):
-        small(regulariser={"target_loss": 1.0, "unit": "ratio"})
 
 
 @pytest.mark.parametrize(("target", "rises"), [(100.0, True), (0.01, False)])

@@ -49,7 +49,7 @@ EVEN = {"examples": 125}  # which gives batches of 64 and 62: two processes drop
 def trained() -> Config:
     return small(
         data=EVEN, model=SMOOTH, optimiser=SGD,
-        regulariser={**LANGEVIN, "unit": "ratio", "weight": 0.2}, loop={"epochs": 2, "ema": 0.9},
+        regulariser={**LANGEVIN, "target_loss": 2.3, "weight": 0.2}, loop={"epochs": 2, "ema": 0.9},
         validation={"examples": 512},
     )  # fmt: skip
 

@@ -99,10 +99,11 @@ class ObjectiveConfig:
             raise ValueError(f"objective.step_size={step:g} {most}; did you mean {step:g}/255?")
 
 
-REPLACED = {  # keys of before taser.Taser, and the values that are gone; None: all of them
-    "at": (None, "form"), "unit": (("raw", "noise", "ball", "paper"), "form"),
-    "name": (("gradient",), "name=gradient-norm"),
+REPLACED = {  # keys of earlier versions with their values, None for any, and what replaced them
+    ("at", None): "form", **{("unit", kind): "form" for kind in ("raw", "noise", "ball", "paper")},
+    ("unit", "ratio"): "target_loss", ("name", "gradient"): "name=gradient-norm",
 }  # fmt: skip
+UNUSED = {"cache": None, "unit": "form"}  # keys that folders of earlier versions hold
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -110,13 +111,12 @@ class RegulariserConfig:
     """What is added to the loss: TASER, a gradient penalty, or nothing.
 
     form: of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
-    weight: λ, in the form's unit; with unit "ratio", λ is such that the gradient of λR is `weight`
-    times that of the base loss, measured while λ ramps up. target_loss: the training loss that is
-    accepted; λ then starts at `weight`, without a ramp, and rises while the loss is below it, as by
-    :class:`taser.regularisers.TargetLoss`. ramp: the share of training over which λ
-    grows from zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute
-    the penalty in each k-th step only, and on a random part of the batch, which keeps
-    the expected gradient and makes it noisier (by default the form's part).
+    weight: λ, in the form's unit. target_loss: the training loss that is accepted; λ then starts at
+    `weight`, without a ramp, and rises while the loss is below it, as by
+    :class:`taser.regularisers.TargetLoss`. ramp: the share of training over which λ grows from
+    zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute the
+    penalty in each k-th step only, and on a random part of the batch, which keeps the expected
+    gradient and makes it noisier (by default the form's part).
 
     score: "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
     :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or a
@@ -131,7 +131,6 @@ class RegulariserConfig:
     name: Annotated[str, _one_of(REGULARISERS, "none")] = "none"
     form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
     weight: NotNegative = 0.3
-    unit: Literal["form", "ratio"] = "form"
     target_loss: Positive | None = None
     ramp: Share = 0.1
     norm: Literal["l1", "l2"] = "l2"
@@ -151,26 +150,21 @@ class RegulariserConfig:
     precision: Literal["float32", "bfloat16", "auto"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.target_loss is not None and self.unit == "ratio":
-            raise ValueError("regulariser.target_loss decides λ itself: leave regulariser.unit out")
-
     @model_validator(mode="before")
     @classmethod
     def _refuse_replaced_keys(cls, given: Any) -> Any:
-        keys = given if isinstance(given, dict) else getattr(given, "kwargs", None) or {}
+        if not isinstance(given, dict):
+            return given
         gone = ", ".join(
-            f"regulariser.{key}={keys[key]} was replaced by regulariser.{by}"
-            for key, (values, by) in REPLACED.items()
-            if key in keys and (values is None or keys[key] in values)
+            f"regulariser.{key}={given[key]} was replaced by regulariser.{by}"
+            for (key, value), by in REPLACED.items()
+            if key in given and value in (None, given[key])
         )
         if gone:
             raise ValueError(f"{gone} (a form fixes points, operator, centre and unit together)")
-        if isinstance(given, dict) and "cache" in given:  # null in folders of earlier runs
-            if given["cache"] is not None:
-                raise ValueError("regulariser.cache is gone, since cached scores saved little time")
-            given = {key: value for key, value in given.items() if key != "cache"}
-        return given
+        if given.get("cache") is not None:
+            raise ValueError("regulariser.cache is gone, since cached scores saved little time")
+        return {k: v for k, v in given.items() if k not in UNUSED or v != UNUSED[k]}
 
 
 @dataclass(frozen=True, config=SETTINGS)

@@ -39,11 +39,10 @@ from ._build import Setup, set_up
 from ._config import Config, ScheduleConfig
 from ._recipes import to_yaml
 from ._run_folder import Log, Result, check_same_run
-from ._step import NonFiniteLoss, gradient_ratio
+from ._step import NonFiniteLoss
 
 logger = logging.getLogger(__name__)
 LINES_PER_EPOCH = 10
-MEASUREMENTS = 10  # of the gradient ratio, over the ramp
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,12 @@ def train(config: Config, out: Path | str, *, report: Progress | None = None) ->
 class RunState:
     """How far a run is.
 
-    step: steps done; measured: the gradient ratio that λ is multiplied with; weight: λ of now, if a
-    target for the loss decides it; best, best_step: the best validation; stale: how many
-    validations since the chosen figure rose; seconds: of training; sums, summed: of the log's next
-    line, in whose middle a checkpoint may come.
+    step: steps done; weight: λ of now, if a target for the loss decides it; best, best_step: the
+    best validation; stale: how many validations since the chosen figure rose; seconds: of training;
+    sums, summed: of the log's next line, in whose middle a checkpoint may come.
     """
 
     step: int = 0
-    measured: float | None = None
     weight: float | None = None
     best: ValidationMetrics | None = None
     best_step: int = 0
@@ -120,8 +117,9 @@ def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
     setup.batches.load_state_dict(state["batches"])
     if state["scaler"]:
         setup.learner.precision.scaler.load_state_dict(state["scaler"])
-    best = state["progress"]["best"]
-    return RunState(**{**state["progress"], "best": ValidationMetrics(**best) if best else None})
+    best, progress = state["progress"]["best"], dict(state["progress"])
+    progress.pop("measured", None)  # of an earlier version
+    return RunState(**{**progress, "best": ValidationMetrics(**best) if best else None})
 
 
 def _modules(setup: Setup) -> dict[str, nn.Module]:
@@ -194,7 +192,7 @@ class _Run:
         rate = learning_rate(step, setup.steps, config.optimiser.rate, config.schedule)
         for group in self.learner.optimiser.param_groups:
             group["lr"] = rate
-        weight = self._weight(x, y, generator)
+        weight = self._weight()
         awp = config.objective.awp and self.batches.epoch >= config.objective.awp_start
         self.learner.step_number = step
         try:
@@ -208,7 +206,7 @@ class _Run:
             setup.average.update(self.learner.module, step)
         if self.target is not None:
             self.state.weight = self.target(numbers["base"])
-        elif "penalty" in numbers and config.regulariser.unit != "ratio":
+        elif "penalty" in numbers:
             report = self.share.add(numbers["base"], numbers["penalty"], weight)
             if report and self.main:
                 logger.warning(report)
@@ -224,20 +222,12 @@ class _Run:
         rows = slice(self.setup.rank * size, (self.setup.rank + 1) * size)
         return batch.x[rows].contiguous(memory_format=self.setup.layout), batch.y[rows]
 
-    def _weight(self, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
-        """λ at this step: the weight on its ramp, times the gradient ratio if that is its unit."""
-        config, step = self.config.regulariser, self.state.step
-        if config.name == "none":
-            return 0.0
+    def _weight(self) -> float:
+        """λ at this step: by the target loss, or the weight on its ramp."""
+        config = self.config.regulariser
         if self.target is not None:
             return self.target.weight
-        weight = ramp(step, self.setup.steps, config.ramp) * config.weight
-        if config.unit != "ratio":
-            return weight
-        ramp_steps = int(config.ramp * self.setup.steps)
-        if step <= ramp_steps and step % max(1, ramp_steps // MEASUREMENTS) == 0:
-            self.state.measured = gradient_ratio(self.learner, x, y, generator)
-        return weight * (self.state.measured or 0.0)
+        return ramp(self.state.step, self.setup.steps, config.ramp) * config.weight
 
     def _count(self, numbers: dict[str, Tensor], weight: float, rate: float) -> None:
         """Add to the averages, and log them now and then: reading a number makes a GPU wait."""

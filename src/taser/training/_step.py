@@ -15,7 +15,7 @@ from taser.models._copies import FoldedModel, fold_batchnorm
 from taser.objectives import Objective, perturbed, teacher_kl
 from taser.regularisers import Regulariser
 from taser.stein import SharedPass
-from taser.stein._model_state import eval_mode, restored_buffers, unwrap_ddp
+from taser.stein._model_state import eval_mode, unwrap_ddp
 
 TRIED = 8  # examples that a folded copy is checked on
 
@@ -221,31 +221,3 @@ class AttackView:
                 self.fold = False
         if self.fold and bool((own != own[0]).any()):  # a last layer still zero hides what folds
             self._folded = copy
-
-
-def gradient_ratio(learner: Learner, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
-    """‖∇_θ L_base‖ / ‖∇_θ R‖ on one batch: λ = ρ times this makes the two ρ : 1.
-
-    Of a batch that is taken in parts, on the first of them, since the whole may not fit in memory.
-    """
-    module, objective, regulariser = learner.module, learner.objective, learner.regulariser
-    assert regulariser is not None
-    first = slice(-(-len(x) // learner.accumulate))
-    x, y = x[first], y[first]
-    x_adv = objective.attack(module, x, y, generator=generator)
-    with restored_buffers(module):
-        base = gradient_norm(module, objective.loss(module, x, y, x_adv).total)
-    regulariser.eval()  # R of the whole batch
-    penalty = gradient_norm(module, regulariser(module, x, y))
-    regulariser.train()
-    return base / penalty if penalty > 0 else 0.0
-
-
-def gradient_norm(model: nn.Module, value: Tensor) -> float:
-    """‖∇_θ value‖ over all parameters, of the mean over processes."""
-    if not value.requires_grad:
-        return 0.0
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
-    flat = all_sum(torch.cat([gradient.flatten() for gradient in gradients])) / world_size()
-    return float(flat.norm())
