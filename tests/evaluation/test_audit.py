@@ -227,7 +227,13 @@ def test_the_audit_leaves_everything_as_it_was_and_can_be_repeated(
 ) -> None:
     network = trained(adversarial).train()
     seen: list[tuple[int, int]] = []
-    options = HASTY | {"progress": lambda done, total, _: seen.append((done, total))}
+    said: list[str] = []
+
+    def progress(done: int, total: int, label: str) -> None:
+        seen.append((done, total))
+        said.append(label)
+
+    options = HASTY | {"progress": progress}
     state = torch.get_rng_state()
     first, again = (
         audit(network, digits.test.x[:50], digits.test.y[:50], **options) for _ in range(2)
@@ -236,6 +242,7 @@ def test_the_audit_leaves_everything_as_it_was_and_can_be_repeated(
     assert torch.equal(state, torch.get_rng_state())
     assert network.training
     assert all(p.grad is None or p.requires_grad for p in network.parameters())
+    assert said[0].startswith("audit: at most about ")
     done, totals = zip(*seen[: len(seen) // 2], strict=True)
     assert list(done) == sorted(done)  # forward passes, so that time left can be estimated
     assert len(set(totals)) == 1

@@ -55,7 +55,8 @@ def run() -> Callable[..., str]:
     def run(*arguments: str | Path, code: int = 0) -> str:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert result.exit_code == code, result.output
-        return result.stdout if "--json" in arguments else result.output
+        machine = {"--json", "--format"} & set(arguments)
+        return result.stdout if machine else result.output
 
     return run
 
@@ -92,6 +93,13 @@ def test_a_masked_model_has_exit_code_three(
     assert "Failed: gradients exist" in said
     record = json.loads(run(*arguments, "--json", code=3))  # and nothing else there
     assert record["verdict"] == "do not trust"
+    (found,) = json.loads(run(*arguments, "--format", "sarif", code=3))["runs"]
+    failed = {result["ruleId"] for result in found["results"] if result["level"] == "error"}
+    assert "gradients-exist" in failed
+    assert failed <= {rule["id"] for rule in found["tool"]["driver"]["rules"]}
+    assert found["properties"]["verdict"] == "do not trust"
+    text = next(r["message"]["text"] for r in found["results"] if r["ruleId"] == "gradients-exist")
+    assert text.startswith("gradients exist: ")
 
 
 def test_shift_reports_skipped_corruptions_and_findings(weights: Path, tmp_path: Path) -> None:

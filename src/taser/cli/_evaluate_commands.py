@@ -1,6 +1,6 @@
 """`taser evaluate`, `taser audit` and `taser shift`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -94,6 +94,9 @@ def audit(
     surrogate: Annotated[
         bool, Option(help="Train a quick undefended model on the training part, to transfer.")
     ] = True,
+    format: Annotated[
+        Literal["text", "json", "sarif"], Option(help="Printed; the folder holds all three.")
+    ] = "text",
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.NamedOut = None,
     root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
@@ -137,7 +140,7 @@ def audit(
     accuracy, verdict, *rest = report.audit_summary(result)
     typer.echo(f"{accuracy}\n{verdict}\n\n{report.audit_table(result).markdown()}")
     page = report.write_audit(result, f"{model} on {dataset.name}, {threat}", out)
-    cli.show(page, rest)
+    cli.show(page, rest, "results.sarif" if format == "sarif" else "results.json")
     if result.verdict != "trust":
         raise typer.Exit(cli.VERDICT)
 

@@ -85,9 +85,10 @@ def with_json(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapper(*arguments: Any, json: bool = False, **options: Any) -> None:
-        before = STDOUT.set(sys.stdout if json else None)
+        printed = json or options.get("format", "text") != "text"
+        before = STDOUT.set(sys.stdout if printed else None)
         try:
-            with redirect_stdout(sys.stderr) if json else nullcontext():
+            with redirect_stdout(sys.stderr) if printed else nullcontext():
                 command(*arguments, **options)
         finally:
             STDOUT.reset(before)

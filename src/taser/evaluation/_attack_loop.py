@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from taser._files import Progress, read_json, write_atomically
+from taser._files import Progress, duration, read_json, write_atomically
 from taser.attacks import Attack, Model, input_gradient, margin
 from taser.attacks._attack import inside
 from taser.attacks._simple import stages_of
@@ -150,6 +150,14 @@ class AttackLoop:
     def correct(self, x: Tensor, y: Tensor) -> Tensor:
         """Whether the model classifies each example correctly. x: (B, *); y: (B,) → (B,)."""
         return predictions(self.model, x, self.batch_size) == y
+
+    def estimate(self, passes: int) -> str:
+        """How long so many forward passes of one example take, in words, from one of a batch."""
+        x = self.x[: self.batch_size]
+        predictions(self.prepared, x[:2])  # the first call is slow
+        start = time.perf_counter()
+        predictions(self.prepared, x, self.batch_size)
+        return f"at most about {duration((time.perf_counter() - start) / len(x) * passes)}"
 
     def run(
         self, attack: Attack, correct: Tensor, key: str = "", progress: Progress | None = None

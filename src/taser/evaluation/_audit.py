@@ -134,6 +134,8 @@ def audit(
         rehearsal = Rehearsal(loop, classes, threat, surrogate, steps, restarts, queries)
         for check in CHECKS:
             check(rehearsal)
+        if progress:
+            progress(0, rehearsal.passes, f"audit: {loop.estimate(rehearsal.passes)}")
         if not (surrogate is None or isinstance(surrogate, nn.Module)):
             surrogate = surrogate()
         target = AuditTarget(

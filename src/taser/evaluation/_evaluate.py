@@ -115,7 +115,9 @@ def _run(
         if progress:
             progress(done + step, total, label)
 
-    report(0, 0, f"clean {100 * float(clean.float().mean()):.1f} %")
+    if progress:
+        with seeded(loop.x.device, loop.seed):
+            report(0, 0, f"clean {100 * float(clean.float().mean()):.1f} %; {loop.estimate(total)}")
     for attack, cost in zip(plan, passes, strict=True):
         found, points, more = loop.run(attack, clean, progress=report)
         done += cost

@@ -1,12 +1,15 @@
 """Reports of an evaluation, of several models side by side, and of an audit."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from taser import __version__
 from taser._files import write_atomically
 from taser.attacks import Threat
 from taser.attacks._attack import shown
@@ -215,7 +218,7 @@ def write_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
 
 
 def write_audit(audit: Audit, title: str, out: Path) -> Path:
-    """results.json, table.md and report.html in `out`; the page's path."""
+    """results.json, results.sarif, table.md and report.html in `out`; the page's path."""
     caption = f"On the n = {audit.n} examples that were right, under {audit.curve.attack}. {FALL}"
     sections: list[tuple[str, list[Block]]] = [
         ("Checks", [audit_table(audit)]),
@@ -224,7 +227,29 @@ def write_audit(audit: Audit, title: str, out: Path) -> Path:
     ]
     footer = f"taser audit; {audit.given} examples, seed {audit.settings['seed']}."
     page = Page(f"Audit: {title}", audit_summary(audit), sections, footer)
+    write_atomically(out / "results.sarif", json.dumps(sarif(audit, title), indent=1) + "\n")
     return page.write_report(out, audit.numbers())
+
+
+def sarif(audit: Audit, title: str) -> dict[str, Any]:
+    """The audit for pipelines that read SARIF 2.1.0: one rule and one result a check."""
+    kinds = {"passed": ("pass", "none"), "failed": ("fail", "error"),
+             "skipped": ("notApplicable", "none")}  # fmt: skip
+    place = {"logicalLocations": [{"name": title, "kind": "module"}]}
+    rules = [
+        {"id": c.name.replace(" ", "-"), "shortDescription": {"text": c.name},
+         "fullDescription": {"text": c.explanation}}
+        for c in audit.checks
+    ]  # fmt: skip
+    results = [
+        {"ruleId": rule["id"], "kind": kinds[c.status][0], "level": kinds[c.status][1],
+         "message": {"text": f"{c.name}: {c.figure}"}, "locations": [place]}
+        for rule, c in zip(rules, audit.checks, strict=True)
+    ]  # fmt: skip
+    driver = {"name": "taser audit", "version": __version__, "rules": rules}
+    figures = {key: audit.numbers()[key] for key in ("verdict", "accuracy", "clean_accuracy")}
+    run = {"tool": {"driver": driver}, "results": results, "properties": figures}
+    return {"version": "2.1.0", "runs": [run]}
 
 
 def audit_summary(audit: Audit) -> list[str]:
