@@ -59,3 +59,9 @@ def test_the_citation_file_and_the_readme_agree() -> None:
     assert paper["journal"] in readme
     assert f"year    = {paper['year']}" in readme
     assert all(author["family-names"] in readme for author in paper["authors"])
+
+
+def test_people_finish_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 1300
+    assert len(text.splitlines()) <= 130

@@ -28,7 +28,6 @@ from taser.compare._runs import Call, Runs
 from taser.evaluation import Evaluation
 from taser.evaluation._record import Provenance, Verdicts
 from taser.report import write_comparison
-from taser.report._comparison_report import draw_frontier, families
 from taser.report._comparison_tables import (
     audit_table,
     cost_table,
@@ -257,18 +256,6 @@ def test_an_attack_on_fewer_examples() -> None:
     assert "n = 100 (SPSA 10) and 1 seed" in main_table([row]).caption
 
 
-def test_curves_are_in_the_order_of_lambda() -> None:
-    found = rows(
-        [run("off", 1), run("taser λ=0.1", 30), run("taser λ=0.03", 20), run("other", 3)],
-        ["clean", "autoattack"],
-    )
-    curves = families(found)
-    assert [row.variant for row in curves["taser"]] == ["taser λ=0.03", "taser λ=0.1"]
-    assert list(curves) == ["taser"]
-    assert draw_frontier(found) is not None
-    assert draw_frontier(found[:1]) is None
-
-
 SHIPPED = Path(taser.__file__).parent / "recipes" / "compare"
 
 
@@ -400,13 +387,6 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
     assert "1 of 9 runs are finished" in text
     assert "Accuracy against ε" in text
     assert "Runs of the search" in (tmp_path / "table.md").read_text()
-    assert not (tmp_path / "frontier.png").exists()
-
-
-def test_a_report_of_several_lambda_has_its_picture_as_a_file(tmp_path: Path) -> None:
-    made = [run("off", 1), run("taser λ=0.1", 30), run("gradient λ=1", 20)]
-    write_comparison(results_of(made), tmp_path)
-    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

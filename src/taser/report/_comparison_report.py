@@ -13,21 +13,16 @@ import taser
 from taser._files import write_atomically
 from taser.compare import Results, Row, RunResult
 from taser.compare._comparison_config import title_of, variant_of
-from taser.compare._run_results import headline
 from taser.scores import pretrained
 from taser.scores._adapters import SHIPPED
 from taser.training._build import build_data
 from taser.training._run_folder import read_data_config
 
 from . import _comparison_tables as tables
-from ._comparison_tables import MARK, label_of
+from ._comparison_tables import label_of
 from ._evaluation_report import centred
 from ._page import Block, Page, Picture, Table, png, show_image
 
-FRONTIER = (
-    "Each point is one λ (beside it), with 95 % intervals. A penalty is better where its curve "
-    "lies above the other at the same clean accuracy."
-)
 TRAINING = (
     "Validation accuracy over training, first seed: solid under a short PGD, dashed clean; dots: "
     "where the evaluated weights come from (another epoch's have another clean accuracy). "
@@ -48,16 +43,10 @@ SHOWN = 8  # attacked images
 
 
 def write_comparison(results: Results, out: Path | str, *, title: str | None = None) -> Path:
-    """report.html, table.md, table.tex and figures.json in `out`; the page's path.
-
-    And frontier.png, for a comparison of several λ.
-    """
+    """report.html, table.md, table.tex and figures.json in `out`; the page's path."""
     out = Path(out)
     sections = [(heading, blocks) for heading, blocks in _sections(results) if blocks]
     found = [block for _, blocks in sections for block in blocks if isinstance(block, Table)]
-    for block in dict(sections).get("Robust against clean", []):
-        if isinstance(block, Picture):
-            write_atomically(out / "frontier.png", block.image)
     write_atomically(out / "table.md", "\n\n".join(table.markdown() for table in found))
     write_atomically(out / "table.tex", "\n".join(table.latex() for table in found))
     write_atomically(out / "figures.json", results.figures())
@@ -109,7 +98,6 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
 
     yield "Accuracy", [*accuracy_tables(results)]
     yield "Attacked images", drawn(draw_images(results), IMAGES)
-    yield "Robust against clean", drawn(draw_frontier(results.rows()), FRONTIER)
     yield "Against other penalties", present(tables.penalty_table(results))
     unseen = [tables.unseen_table(threat, runs) for threat, runs in results.unseen.items()]
     yield "Attacks that training did not use", [*unseen]
@@ -172,53 +160,6 @@ def line_styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
         found[name] = {"color": COLOURS[own], "label": "_" if own in named else KINDS[own], **thin}
         named.add(own)
     return found
-
-
-def families(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The curves among the rows of one method, each in the order of λ."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if MARK in row.variant:
-            found.setdefault(row.variant.split(MARK)[0], []).append(row)
-    return {name: sorted(curve, key=lambda row: float(row.variant.split(MARK)[1]))
-            for name, curve in found.items()}  # fmt: skip
-
-
-def draw_frontier(rows: Sequence[Row]) -> Figure | None:
-    """Robust against clean accuracy: a panel for each method, a curve over λ for each penalty.
-
-    With 95 % intervals. None without λ.
-    """
-    rows = [row for row in rows if not row.finetuned]
-    methods = list(dict.fromkeys(row.method for row in rows if MARK in row.variant))
-    if not methods:
-        return None
-    measure = headline(list(rows[0].accuracy))
-    figure, panels = _panels([title_of(method) for method in methods], (4.6, 3.6))
-    for axes, method in zip(panels, methods, strict=True):
-        own = [row for row in rows if row.method == method]
-        for name, curve in families(own).items():
-            _draw_family(axes, curve, measure, name, "o-")
-        _draw_family(axes, [row for row in own if row.variant == "off"], measure, "off", "*")
-        axes.set(xlabel="clean accuracy, %", ylabel=f"accuracy under {label_of(measure)}, %")
-    _legend_above(figure)
-    return figure
-
-
-def _draw_family(axes: Axes, curve: Sequence[Row], measure: str, name: str, style: str) -> None:
-    clean, robust = ([row.accuracy[m] for row in curve] for m in ("clean", measure))
-    (x, xerr), (y, yerr) = (
-        ([100 * i.value for i in side],
-         [[100 * (i.value - i.low) for i in side], [100 * (i.high - i.value) for i in side]])
-        for side in (clean, robust)
-    )  # fmt: skip
-    colour = COLOURS[kind(name)]
-    axes.errorbar(x, y, xerr=xerr, yerr=yerr, fmt=style, label=_label(name), color=colour,
-                  ecolor=f"{colour}66", elinewidth=0.8, markersize=5)  # fmt: skip
-    for row, *place in zip(curve, x, y, strict=True):
-        if MARK in row.variant:
-            axes.annotate(row.variant.split(MARK)[1], (place[0], place[1]), fontsize=7,
-                          xytext=(4, 3), textcoords="offset points")  # fmt: skip
 
 
 Validated = dict[str, tuple[Sequence[dict[str, Any]], int | None]]
