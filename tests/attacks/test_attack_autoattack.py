@@ -10,8 +10,8 @@ from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import AttackWarning, AutoAttackPart, Norm, Threat, autoattack
-from taser.attacks._attack import inside
 from taser.attacks._autoattack import EarlyExit
+from taser.attacks._threat import inside
 from taser.models import Wrapped
 
 
@@ -80,7 +80,7 @@ def test_broken_examples_are_not_evaluated_again() -> None:
 def test_early_exit_returns_wrong_answers_without_gradient_for_broken_rows() -> None:
     model, x = linear(classes=3), torch.rand(4, 6, generator=seeded())
     y = model(x).argmax(1)
-    target = EarlyExit(model, x, y, Threat("linf", 1.0))
+    target = EarlyExit(lambda points, _: model(points), x, y, Threat("linf", 1.0))
     best = y[0]
     away = model.weight[(best + 1) % 3] - model.weight[best]  # type: ignore[index]
     inside_ball = x.clone()
@@ -104,7 +104,7 @@ def test_early_exit_returns_wrong_answers_without_gradient_for_broken_rows() -> 
 
 def test_points_outside_the_ball_break_nothing() -> None:
     x, y = digits(10)
-    target = EarlyExit(undefended(), x, y, Threat("linf", 0.01))
+    target = EarlyExit(lambda points, _: undefended()(points), x, y, Threat("linf", 0.01))
     before = target.broken.clone()
     target.run(lambda x, y: target(1 - x))  # noqa: ARG005
     assert torch.equal(target.broken, before)

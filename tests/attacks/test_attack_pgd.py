@@ -17,7 +17,7 @@ from taser.attacks import (
     kl_from,
     margin,
 )
-from taser.attacks._attack import inside
+from taser.attacks._threat import inside
 from taser.models import Wrapped
 
 

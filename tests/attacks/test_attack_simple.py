@@ -14,7 +14,7 @@ from taser.attacks import (
     TransferPGD,
     margin,
 )
-from taser.attacks._attack import inside
+from taser.attacks._threat import inside
 
 THREAT = Threat("linf", 0.15)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks.victims import accuracy, digits, linear, seeded, undefended
 from taser.attacks import SPSA, Norm, RestartedPGD, Threat, input_gradient, margin
-from taser.attacks._attack import inside
+from taser.attacks._threat import inside
 from taser.models import Wrapped
 
 

@@ -5,9 +5,9 @@ import torch
 
 from attacks.victims import seeded
 from taser.attacks import Norm, Threat, fraction
-from taser.attacks._attack import inside, shown
+from taser.attacks._threat import inside, shown
 
-NORMS: tuple[Norm, ...] = ("linf", "l2")
+NORMS: tuple[Norm, ...] = ("linf", "l2", "l1")
 
 
 def points(n: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,8 +39,8 @@ def test_projection_into_the_ball_is_the_nearest_point(norm: Norm) -> None:
     torch.testing.assert_close(threat.project(within, x), within)  # what is inside stays
 
 
-@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
-def test_ascent_reaches_the_dual_norm(norm: Norm, dual: int) -> None:
+@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2), ("l1", torch.inf)])
+def test_ascent_reaches_the_dual_norm(norm: Norm, dual: float) -> None:
     # max g·v over ‖v‖ ≤ 1 is the dual norm of g
     threat = Threat(norm, 1.0, low=None, high=None)
     gradient = torch.randn(10, 3, 4, generator=seeded())
@@ -91,7 +91,7 @@ def test_fractions_are_read_and_shown() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "l1"}, "norm should be"),
+        ({"norm": "l3"}, "norm should be"),
         ({"epsilon": 0.0}, "positive"),
         ({"epsilon": 8.0}, "8/255"),
         ({"low": None}, "low and high"),

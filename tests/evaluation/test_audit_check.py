@@ -68,7 +68,9 @@ def test_a_budget_scales_the_checkpoints_of_the_step_size(budget: int) -> None:
     """Shares of all steps, as the package takes them of its 100."""
     attack = Budgeted("apgd-t", Threat("linf", 0.1), budget=budget)
     x = torch.rand(4, 1, 8, 8)
-    found = attack._package(EarlyExit(undefended(), x, undefended()(x).argmax(1), attack.threat), x)
+    y = undefended()(x).argmax(1)
+    target = EarlyExit(lambda points, _: undefended()(points), x, y, attack.threat)
+    found = attack._package(target, x)
     own = type(found.apgd_targeted)(undefended(), n_iter=budget, device=x.device, eps=0.1)
     for name in ("n_iter", "n_iter_2", "n_iter_min", "size_decr"):
         assert getattr(found.apgd_targeted, name) == getattr(own, name)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import cases
 import taser
-from taser.attacks._attack import Norm, Threat
+from taser.attacks._threat import Norm, Threat
 from taser.probes import Margin, Probed
 from taser.regularisers._taser import FORMS, FormName, steepest
 from taser.scores import DenoisingScore
@@ -89,8 +89,8 @@ def knows(x: Tensor, bias: float = 0.0) -> DenoisingScore:
     return DenoisingScore(lambda noised, _: x.repeat(len(noised) // len(x), 1) + bias, SIGMA)
 
 
-@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
-def test_where_all_is_noise_r_is_how_far_f_moves_in_the_ball(norm: Norm, dual: int) -> None:
+@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2), ("l1", torch.inf)])
+def test_where_all_is_noise_r_is_how_far_f_moves_in_the_ball(norm: Norm, dual: float) -> None:
     """J = I and f linear in the ball: R = (ε‖∇f‖)² in the dual norm, whatever σ."""
     case = cases.case("mlp")
     perfect = knows(case.x)
@@ -120,13 +120,14 @@ def test_what_lies_along_the_data_does_not_count() -> None:
 def test_steepest_directions_are_as_large_as_noise() -> None:
     gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     for norm in get_args(Norm):
-        v = steepest(gradient, norm)
+        threat = Threat(norm, 0.2, low=None, high=None)
+        v = steepest(gradient, threat)
         torch.testing.assert_close(v.flatten(1).square().mean(1), torch.ones(3))
         assert bool(((v * gradient).flatten(1).sum(1) > 0).all())
-        small, large = steepest(1e-25 * gradient, norm), steepest(1e25 * gradient, norm)
+        small, large = (steepest(size * gradient, threat) for size in (1e-25, 1e25))
         torch.testing.assert_close(small, v)
         torch.testing.assert_close(large, v)
-        assert torch.equal(steepest(torch.zeros(2, 3), norm), torch.zeros(2, 3))
+        assert torch.equal(steepest(torch.zeros(2, 3), threat), torch.zeros(2, 3))
 
 
 def test_a_model_without_a_gradient_has_no_steepest_direction() -> None:

@@ -7,13 +7,14 @@ from typing import get_args
 from taser._runtime import check_arguments
 
 from ._attack import (  # isort: skip
-    Attack, AttackLoss, AttackWarning, LossAttack, Model, Norm, Threat, cross_entropy, fraction,
-    kl_divergence, kl_from, lengths, margin, squared_error,
+    Attack, AttackLoss, AttackWarning, LossAttack, Model, cross_entropy, kl_divergence, kl_from,
+    margin, squared_error,
 )  # fmt: skip
 from ._autoattack import AutoAttackPart, Part, autoattack
 from ._pgd import FGSM, PGD, RestartedPGD, TransferPGD, input_gradient
 from ._simple import Cascade, RandomNoise, RaySearch, Transfer
 from ._spsa import SPSA
+from ._threat import Norm, Threat, fraction, lengths
 
 __all__ = [
     "ATTACKS", "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart",

@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -16,10 +16,11 @@ from taser._names import unknown
 from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
-from ._attack import Attack, AttackWarning, Model, Rng, Threat, inside
+from ._attack import Attack, AttackWarning, Model
 from ._pgd import RestartedPGD
 from ._simple import Cascade
 from ._spsa import SPSA
+from ._threat import Rng, Threat, inside
 
 
 class _Warns(logging.Handler):
@@ -47,9 +48,11 @@ class EarlyExit:
     for a model that draws. ranking: (B, C), the smallest clean logit first.
     """
 
-    def __init__(self, model: Model, x: Tensor, y: Tensor, threat: Threat) -> None:
+    def __init__(
+        self, model: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, threat: Threat
+    ) -> None:
         with torch.no_grad():
-            self._clean = model(x)
+            self._clean = model(x, torch.arange(len(x), device=x.device))
         self.model, self.threat, self.x, self.y = model, threat, x, y
         self.ranking = self._clean.sort(dim=1)[1]
         self.broken = self._clean.argmax(1) != y
@@ -74,7 +77,7 @@ class EarlyExit:
         active = (~self.broken[self._rows]).nonzero()[:, 0]
         everyone = len(active) == len(x_adv)
         rows, points = self._rows[active], x_adv if everyone else x_adv[active]
-        logits = self.model(points)
+        logits = self.model(points, rows)
         wrong = logits.detach().argmax(1) != self.y[rows]
         if wrong.any():
             keep = wrong & inside(self.threat, points.detach(), self.x[rows])
@@ -87,6 +90,7 @@ class EarlyExit:
 
 Part = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square"]
 PASSES = {"apgd-ce": 300, "apgd-dlr": 300, "apgd-t": 2700, "fab-t": 3600, "square": 5000}
+WIDTH = 4.0  # of the package's box, in ε, where it is none of the threat's
 TARGETS = 9  # classes that targeted attacks try, as in the standard version
 
 
@@ -106,32 +110,43 @@ class AutoAttackPart:
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         del generator  # the package seeds itself
-        low, high = self.threat.box_around(x)
-        unit, width = (low, high) == (0.0, 1.0), high - low
+        threat, x = self.threat, x.detach()
+        low = float(x.min()) - threat.epsilon if threat.low is None else threat.low
+        high = float(x.max()) + threat.epsilon if threat.high is None else threat.high
+        unit, width = (low, high) == (0.0, 1.0), WIDTH * threat.epsilon
+        if not threat.has_structure:
+            width = high - low
 
-        def back(u: Tensor) -> Tensor:
-            return u if unit else u * width + low
+        def back(u: Tensor, rows: Tensor) -> Tensor:
+            if not threat.has_structure:
+                return u if unit else u * width + low
+            moved = threat.into_box(x[rows] + (u - 0.5) * width * threat.unit(x))
+            # Valid points, with the gradients of those between.
+            return moved + (threat.valid(moved, x[rows]) - moved).detach()
 
-        def logits(u: Tensor) -> Tensor:
-            return model(back(u.to(x.dtype)).clone()).float()  # a first layer may work in place
+        def logits(u: Tensor, rows: Tensor) -> Tensor:
+            return model(back(u.to(x.dtype), rows).clone()).float()  # it may begin in place
 
         with eval_mode(model, freeze=True), restored_rng(x.device):
-            # The package wants u = (x − low)/(high − low) in [0, 1] and single precision.
-            u = (x if unit else (x - low) / width).detach().float().contiguous()
-            threat = replace(self.threat, epsilon=self.threat.epsilon / width, low=0.0, high=1.0)
-            target = EarlyExit(logits, u, y, threat)
+            # The package wants u in [0, 1] and single precision: (x − low)/(high − low), or, where
+            # features differ, 0.5 and the change in units of the norm.
+            u = x if unit else (x - low) / width if not threat.has_structure else 0 * x + 0.5
+            target = EarlyExit(
+                logits, u.float().contiguous(), y, Threat(threat.norm, threat.epsilon / width)
+            )
             package = self._package(target, x)
             torch.manual_seed(self.seed)
             self._run(package, target)
         # Scaling to [0, 1] and back rounds: in a wide box by more than `inside` allows.
-        x_adv = self.threat.project(back(target.found.to(x)), x)
+        x_adv = threat.project(back(target.found.to(x), torch.arange(len(x), device=x.device)), x)
         return torch.where(rows_like(target.broken, x), x_adv, x)
 
     def _package(self, target: EarlyExit, x: Tensor) -> Any:
         from pyautoattack import AutoAttack
 
+        norm = {"linf": "Linf", "l2": "L2", "l1": "L1"}[self.threat.norm]
         package = AutoAttack(
-            target, eps=target.threat.epsilon, norm={"linf": "Linf", "l2": "L2"}[self.threat.norm],
+            target, eps=target.threat.epsilon, norm=norm,
             seed=self.seed, device=x.device, version="standard",
         )  # fmt: skip
         for attack in (package.apgd, package.apgd_targeted):
@@ -161,10 +176,17 @@ class AutoAttackPart:
 @torch.no_grad()
 def _square(square: Any, target: EarlyExit, x: Tensor, y: Tensor) -> None:
     shape = x.shape[1:] if x.ndim == 4 else (1, 1, x[0].numel())
-    square.predict = lambda x_adv: target.model(x_adv.reshape(-1, *x.shape[1:]))
+    square.predict = lambda x_adv: target.model(x_adv.reshape(-1, *x.shape[1:]), target.robust)
     square.init_hyperparam(x.reshape(-1, *shape))
     _, x_adv = square.attack_single_run(x.reshape(-1, *shape), y)
     target(x_adv.reshape(x.shape))  # broken examples left it already
+
+
+def without_square(threat: Threat, images: bool) -> str:
+    """Why Square cannot be run, or nothing."""
+    if threat.has_structure:
+        return "Square needs the same ε and bounds for all features"
+    return "" if images or threat.norm == "linf" else f"Square in {threat.norm} needs images"
 
 
 def autoattack(
@@ -173,6 +195,7 @@ def autoattack(
     """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB, Square.
 
     Targeted DLR needs four classes and Square with ℓ2 images; else the note says what is run.
+    Where features differ, the search is for the change in units of the norm.
     """
     threat = threat or Threat()
     if classes < 2:
@@ -186,9 +209,9 @@ def autoattack(
         dlr = RestartedPGD(threat, steps=100, name="pgd-margin")
         notes.append("DLR needs three classes: PGD on the margin was run instead of APGD-T")
     last: Attack = AutoAttackPart("square", threat, seed)
-    if not images and threat.norm == "l2":
+    if reason := without_square(threat, images):
         last = SPSA.strong(threat)
-        notes.append("Square with ℓ2 needs images: strong SPSA was run instead")
+        notes.append(f"{reason}: strong SPSA was run instead")
     ce, fab = AutoAttackPart("apgd-ce", threat, seed), AutoAttackPart("fab-t", threat, seed)
     return Cascade("autoattack", (ce, dlr, fab, last), note="; ".join(notes))
 
@@ -205,6 +228,6 @@ def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed:
         raise unknown("attack", name, ATTACK_NAMES)
     if (name == "apgd-t" and classes < 4) or (name == "apgd-dlr" and classes < 3):
         raise ValueError(f"{name} needs more than {classes} classes: take 'autoattack' or 'pgd'")
-    if name == "square" and threat.norm == "l2" and not images:
-        raise ValueError("square in ℓ2 is for images, (C, H, W): take 'autoattack' or 'spsa'")
+    if name == "square" and (reason := without_square(threat, images)):
+        raise ValueError(f"{reason}: take 'autoattack' or 'spsa'")
     return AutoAttackPart(name, threat, seed)  # type: ignore[arg-type]

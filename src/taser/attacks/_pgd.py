@@ -12,8 +12,6 @@ from taser.stein._model_state import eval_mode
 from ._attack import (
     AttackLoss,
     Model,
-    Rng,
-    Threat,
     WorstPoints,
     check_positive,
     cross_entropy,
@@ -21,6 +19,7 @@ from ._attack import (
     outputs_of,
     short_repr,
 )
+from ._threat import Rng, Threat
 
 Start = Literal["random", "gaussian", "clean"]
 LARGEST_STEP = 10  # times ε
@@ -87,9 +86,11 @@ class PGD:
         x_adv = self._begin(x, generator)
         with eval_mode(model, freeze=True):
             for _ in range(self.steps):
-                gradient = input_gradient(model, x_adv, y, loss or self.loss)
-                x_adv = self.threat.project(x_adv + self.length * self.threat.ascent(gradient), x)
-        return x_adv
+                valid = self.threat.valid(x_adv, x)
+                gradient = input_gradient(model, valid, y, loss or self.loss)
+                step = self.length * self.threat.ascent(gradient, valid)
+                x_adv = self.threat.relax(x_adv + step, x)
+        return self.threat.valid(x_adv, x)
 
     def _begin(self, x: Tensor, generator: Rng) -> Tensor:
         if self.start != "gaussian":
@@ -148,15 +149,18 @@ class RestartedPGD:
                     break
                 x_adv = self.threat.random(x[rows], generator) if self.random_start else x[rows]
                 for _ in range(self.steps):
-                    logits, gradient = outputs_and_gradient(model, x_adv, y[rows], loss)
-                    robust = worst.update(rows, x_adv, logits)
+                    valid = self.threat.valid(x_adv, x[rows])
+                    logits, gradient = outputs_and_gradient(model, valid, y[rows], loss)
+                    robust = worst.update(rows, valid, logits)
                     if self.early_exit:
                         rows, x_adv, gradient = rows[robust], x_adv[robust], gradient[robust]
+                        valid = valid[robust]
                     if len(rows) == 0:
                         break
-                    x_adv = x_adv + step_size * self.threat.ascent(gradient)
-                    x_adv = self.threat.project(x_adv, x[rows])
+                    step = step_size * self.threat.ascent(gradient, valid)
+                    x_adv = self.threat.relax(x_adv + step, x[rows])
                 else:
+                    x_adv = self.threat.valid(x_adv, x[rows])
                     with torch.no_grad():
                         worst.update(rows, x_adv, model(x_adv.clone()))  # which may work in place
         return worst.x

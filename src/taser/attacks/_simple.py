@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode
 
-from ._attack import Attack, Model, Rng, Threat, WorstPoints, check_positive, short_repr
+from ._attack import Attack, Model, WorstPoints, check_positive, short_repr
+from ._threat import Rng, Threat
 
 BISECTIONS = 10  # a radius to a thousandth of the box
 
@@ -46,8 +46,8 @@ class RaySearch:
 
     RayS (Chen & Gu, 2020), an attack by the predicted class alone. The signs of d are flipped,
     first of all, then of halves, quarters, …, `trials` times; a flip is kept if the class at the
-    present distance is still wrong, and bisection by ten queries finds the new one. In ℓ2, where d
-    is taken at unit length, the second half of the trials sets blocks to zero instead.
+    present distance is still wrong, and bisection by ten queries finds the new one. In ℓ2 and ℓ1,
+    where d is taken at unit length, the second half of the trials sets blocks to zero instead.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -62,20 +62,19 @@ class RaySearch:
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
         """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
         del generator  # nothing is drawn
-        x, flat = x.detach(), x.detach().flatten(1)
-        direction = torch.ones_like(flat)
-        low, high = self.threat.box_around(x)
-        l2, size = self.threat.norm == "l2", flat.shape[1]
-        radius = flat.new_full((len(x),), (high - low) * (size**0.5 if l2 else 1.0))
+        x, direction = x.detach(), torch.ones_like(x.detach().flatten(1))
+        zeros, size = self.threat.norm != "linf", direction.shape[1]
+        radius = direction.new_full((len(x),), self.threat.reach(x))
 
         def points(rows: Tensor, direction: Tensor, radius: Tensor) -> Tensor:
-            """(R,), (R, D), (R,) → (R, D), in the box."""
-            unit = F.normalize(direction) if l2 else direction
-            return self.threat.into_box(flat[rows] + radius[:, None] * unit)
+            """(R,), (R, D), (R,) → (R, *), in the box and valid."""
+            start = x[rows]
+            way = rows_like(radius, start) * self.threat.along(direction.view_as(start))
+            return self.threat.valid(self.threat.into_box(start + way), start)
 
         def is_wrong(*ray: Tensor) -> Tensor:
             """Whether the class is wrong there, (R,)."""
-            return model(points(*ray).view(-1, *x.shape[1:])).argmax(1) != y[ray[0]]
+            return model(points(*ray)).argmax(1) != y[ray[0]]
 
         with eval_mode(model, freeze=True), torch.no_grad():
             everyone = torch.arange(len(x), device=x.device)
@@ -87,7 +86,7 @@ class RaySearch:
                 if len(rows) == 0:
                     break
                 flipped = direction[rows]
-                flipped[:, start:end] *= 0 if l2 and 2 * trial >= self.trials else -1
+                flipped[:, start:end] *= 0 if zeros and 2 * trial >= self.trials else -1
                 keep = is_wrong(rows, flipped, radius[rows])
                 rows, flipped = rows[keep], flipped[keep]
                 direction[rows], crosses[rows] = flipped, True
@@ -100,7 +99,7 @@ class RaySearch:
                     upper = torch.where(wrong, middle, upper)
                 radius[rows] = upper
             found = crosses & (radius <= self.threat.epsilon)
-            x_adv = self.threat.project(points(everyone, direction, radius).view_as(x), x)
+            x_adv = self.threat.project(points(everyone, direction, radius), x)
         return torch.where(rows_like(found, x), x_adv, x)
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, Rng, Threat, WorstPoints, check_positive, margin
+from ._attack import Model, WorstPoints, check_positive, margin
+from ._threat import Rng, Threat
 
 Rule = Literal["adam", "momentum"]
 BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
@@ -26,8 +27,8 @@ class SPSA:
     The defaults are those of the paper, which are weak; :meth:`strong` is much stronger. The point
     with the largest margin loss is kept, and broken examples leave at once.
 
-    step_size: None: the paper's 0.01, or 2ε/iterations where that is larger and the ball is ℓ∞ or
-    has no box, so that the ball's edge can be reached.
+    step_size, delta: in units of the threat's norm. step_size: None: the paper's 0.01, or
+    2ε/iterations where that is larger and the ball is ℓ∞ or has no box, to reach the ball's edge.
     rule: "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates,
     steepest in the threat's norm, from `step_size` falling to zero, which finds more in ℓ2.
     chunk: inputs in one forward pass, fewer if they are large, but two for each example.
@@ -64,33 +65,38 @@ class SPSA:
         x_adv, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = WorstPoints(model, x, y)
-            rows = worst.robust
+            rows, unit = worst.robust, self.threat.unit(x)
             for step in range(self.iterations):
                 if len(rows) == 0:
                     break
-                gradient = self.gradient(model, x_adv[rows], y[rows], generator)
+                valid = self.threat.valid(x_adv[rows], x[rows])
+                gradient = self.gradient(model, valid, y[rows], generator)
                 first[rows] = BETAS[0] * first[rows] + (1 - BETAS[0]) * gradient
                 second[rows] = BETAS[1] * second[rows] + (1 - BETAS[1]) * gradient.square()
                 if self.rule == "momentum":
                     left = 1 - step / self.iterations
-                    move = self.step_size * left * self.threat.ascent(first[rows])
+                    move = self.step_size * left * self.threat.ascent(first[rows], valid)
                 else:
                     mean = first[rows] / (1 - BETAS[0] ** (step + 1))
                     scale = (second[rows] / (1 - BETAS[1] ** (step + 1))).sqrt() + TINY
-                    move = self.step_size * mean / scale
-                x_adv[rows] = self.threat.project(x_adv[rows] + move, x[rows])
-                rows = rows[worst.update(rows, x_adv[rows], model(x_adv[rows]))]
+                    move = self.step_size * mean / scale * unit
+                x_adv[rows] = self.threat.relax(x_adv[rows] + move, x[rows])
+                valid = self.threat.valid(x_adv[rows], x[rows])
+                rows = rows[worst.update(rows, valid, model(valid.clone()))]
         return worst.x
 
     def gradient(self, model: Model, x: Tensor, y: Tensor, generator: Rng = None) -> Tensor:
         """ĝ, (B, *): the mean over `samples` pairs of queries, `chunk` queries at a time."""
-        total = torch.zeros_like(x)
+        total, unit = torch.zeros_like(x), self.threat.unit(x)
+        per_unit = torch.where(unit > 0, 1 / unit, 0.0)
         at_once = max(1, min(self.chunk, VALUES // x[0].numel()) // (2 * len(x)))
         for start in range(0, self.samples, at_once):
             count = min(at_once, self.samples - start)
             v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)
             v = 2 * v.to(x.dtype) - 1
-            queries = torch.cat([x + self.delta * v, x - self.delta * v]).flatten(0, 1)
+            queries = torch.cat([x + self.delta * unit * v, x - self.delta * unit * v]).flatten(
+                0, 1
+            )
             above, below = margin(model(queries), y.repeat(2 * count)).to(v).view(2, count, len(x))
             total += torch.einsum("nb,nb...->b...", (above - below) / (2 * self.delta), v)
-        return total / self.samples
+        return total / self.samples * per_unit

@@ -19,6 +19,7 @@ REFERENCE = 500  # training examples for a residual's mean
 def evaluate(
     model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
     option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
+    fixed: cli.Fixed = "", integer: cli.Integer = "", bounds: cli.Bounds = "",
     examples: Annotated[int, Option("--examples", "-n", "--n", min=1, help="How many.")] = 1000,
     first: Annotated[bool, Option("--first", help="The first ones, not a draw.")] = False,
     attacks: Annotated[
@@ -43,7 +44,6 @@ def evaluate(
     Exit code 0: evaluated; 1: it could not be; 3: less than --at-least. Several processes, such as
     those of torchrun --nproc-per-node 4 -m taser evaluate …, share the examples.
     """
-    from taser.attacks import Threat
     from taser.data._dataset import subset
     from taser.evaluation import evaluate as run
     from taser.evaluation._evaluate import accuracy_curve
@@ -53,8 +53,9 @@ def evaluate(
     dataset, network = cli.load_model_and_data(
         model, weights, data, option, root, threads, target, trust_code=trust_code
     )
-    box = (None, None) if unbounded else dataset.test.box
-    threat = Threat(norm, epsilon, *box)  # type: ignore[arg-type]
+    threat = cli.read_threat(
+        dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds, unbounded=unbounded
+    )  # fmt: skip
     x, y = dataset.test.x, dataset.test.y
     out = out or cli.model_folder("evaluate", model, weights, dataset, threat)
     if first:
@@ -87,6 +88,7 @@ def evaluate(
 def audit(
     model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
     option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
+    fixed: cli.Fixed = "", integer: cli.Integer = "", bounds: cli.Bounds = "",
     examples: Annotated[int, Option("--examples", "-n", min=1, help="Of the test part.")] = 200,
     steps: Annotated[int, Option(min=1, help="Of PGD.")] = 50,
     restarts: Annotated[int, Option(min=1, help="Random starts of PGD.")] = 3,
@@ -108,7 +110,6 @@ def audit(
     and started again, it goes on.
     """
     from taser._runtime import default_device
-    from taser.attacks import Threat
     from taser.data._dataset import subset
     from taser.evaluation import TooFewCorrect, undefended
     from taser.evaluation import audit as run
@@ -120,7 +121,9 @@ def audit(
     dataset, network = cli.load_model_and_data(
         model, weights, data, option, root, threads, target, trust_code=trust_code
     )
-    threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
+    threat = cli.read_threat(
+        dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds
+    )  # fmt: skip
     out = out or cli.model_folder("audit", model, weights, dataset, threat)
     x, y = cli.draw_examples(dataset, examples)
     with cli.progress_bar() as progress:
@@ -168,7 +171,6 @@ def shift(
     of the other half.
     """
     from taser._runtime import default_device
-    from taser.attacks import Threat
     from taser.data import load
     from taser.data._dataset import subset
     from taser.evaluation import out_of_distribution
@@ -182,7 +184,7 @@ def shift(
         model, weights, data, option, root, threads, trust_code=trust_code
     )
     x, y = (part.to(default_device()) for part in cli.draw_examples(dataset, examples))
-    threat = Threat(norm, epsilon, *dataset.test.box)  # type: ignore[arg-type]
+    threat = cli.read_threat(dataset, norm, epsilon)
     out = out or cli.model_folder("shift", model, weights, dataset)
     if score is not None or dataset.name in SHIPPED:
         scored: Any = (pretrained(dataset.name) if score is None else named(score)).at()

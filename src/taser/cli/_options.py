@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
+from hashlib import sha256
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -43,8 +44,11 @@ Options = Annotated[
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Import and run the code that a run or recipe names.")
 ]
-Epsilon = Annotated[str, Option(help="The attack's budget ε, such as 8/255.")]
-Norm = Annotated[Literal["linf", "l2"], Option(help="The norm that ε bounds.")]
+Epsilon = Annotated[str, Option(help="The budget ε, as 8/255; of a table also age=5,sex=any.")]
+Norm = Annotated[Literal["linf", "l2", "l1"], Option(help="The norm that ε bounds.")]
+Fixed = Annotated[str, Option(help="Of a table: columns that cannot change, as sex,race.")]
+Integer = Annotated[str, Option(help="Of a table: columns that change by whole numbers.")]
+Bounds = Annotated[str, Option(help="Of a table: as age=17:90,hours=0: in the columns' units.")]
 
 ERROR, VERDICT, INTERRUPTED = 1, 3, 130
 """Exit codes: bad input, a verdict against the model, Ctrl-C; beside 0 and typer's 2, usage."""
@@ -139,6 +143,8 @@ def model_folder(
     """The default folder of what is found about a model, so that no other model's is there."""
     own = [weights.stem] if weights else []
     at = [threat.norm, f"{threat.epsilon:.4g}"] if threat else []
+    if threat and threat.has_structure:
+        at.append(sha256(repr(threat).encode()).hexdigest()[:8])
     return default_folder(kind, model, *own, dataset.name, *at)
 
 
@@ -245,6 +251,42 @@ def _option(text: str) -> tuple[str, Any]:
         return name, literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def read_threat(
+    dataset: "Dataset", norm: Any, epsilon: str, *, fixed: str = "", integer: str = "",
+    bounds: str = "", unbounded: bool = False,
+) -> "Threat":  # fmt: skip
+    """The threat of these options: by the names of columns where one is named."""
+    from taser.attacks import Threat
+
+    if not (dataset.categorical or fixed or integer or bounds or "=" in epsilon):
+        return Threat(norm, epsilon, *((None, None) if unbounded else dataset.test.box))  # type: ignore[arg-type]
+    ranges = {name: _range(name, text) for name, text in _pairs(bounds).items()}
+    return Threat.for_table(
+        dataset, _pairs(epsilon) if "=" in epsilon else epsilon, norm=norm, fixed=_listed(fixed),
+        integer=_listed(integer), bounds=ranges or None,
+    )  # fmt: skip
+
+
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.rpartition("=")[::2] for part in _listed(text)]
+    if wrong := [value for name, value in pairs if not name]:
+        raise ValueError(f"columns and values are written as age=5,sex=any; got {wrong[0]!r}")
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _range(name: str, text: str) -> tuple[str | None, str | None]:
+    low, colon, high = text.partition(":")
+    if not colon:
+        raise ValueError(
+            f"bounds are written as {name}=low:high, either may be empty; got {text!r}"
+        )
+    return low or None, high or None
 
 
 def draw_examples(dataset: "Dataset", n: int) -> "tuple[Tensor, Tensor]":

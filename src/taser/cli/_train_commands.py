@@ -1,8 +1,9 @@
 """`taser train` and `taser finetune`."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -16,6 +17,9 @@ from ._options import (
     progress_bar,
     with_json,
 )
+
+if TYPE_CHECKING:
+    from taser.training._config import ObjectiveConfig
 
 Recipe = Annotated[str, Option(help="A YAML file, or a name from `taser recipes`: digits/pgd.")]
 Folder = Annotated[
@@ -125,16 +129,30 @@ def _train(
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
-    threat, classifier = config.objective, result.robust >= 0  # errors are negated
+    classifier, threat = result.robust >= 0, _threat_options(config.objective)  # errors are negated
     lines = [
         f"best of {result.steps} steps at {result.best_step}: "
         f"{'accuracy' if classifier else 'negated mean squared error'} {result.clean:.3f} clean, "
-        f"{result.robust:.3f} under a short PGD at ε = {threat.epsilon:.4g} (at most "
+        f"{result.robust:.3f} under a short PGD within {threat} (at most "
         f"{config.validation.examples} validation examples; a short attack overestimates).",
-        f"For a figure to believe: taser evaluate --model {out} --norm {threat.norm} "
-        f"--epsilon {threat.epsilon:.7g} --examples 200",
+        f"For a figure to believe: taser evaluate --model {out} {threat} --examples 200",
         f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",
     ]
     if is_main_process():
         typer.echo("\n".join(lines if classifier else lines[::2]))
     exit_process()
+
+
+def _threat_options(objective: "ObjectiveConfig") -> str:
+    """The threat of a recipe as options of `taser evaluate`."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, dict):
+            return ",".join(f"{name}={text(part)}" for name, part in value.items())
+        if isinstance(value, list | tuple):
+            ends = ["" if part is None else str(part) for part in value]
+            return (":" if set(map(type, value)) & {int, float, type(None)} else ",").join(ends)
+        return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+    given = {"norm": objective.norm, "epsilon": objective.epsilon, **objective.threat}
+    return " ".join(f"--{name} {shlex.quote(text(value))}" for name, value in given.items())

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from taser._names import hint, unknown
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping, read_yaml
 from taser.attacks import ATTACK_NAMES, Threat
-from taser.attacks._attack import shown
+from taser.attacks._threat import shown
 from taser.training import read_recipe
 from taser.training._recipes import FOLDER, check_code, find_recipe, shipped_recipes
 

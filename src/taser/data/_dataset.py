@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import TypeAdapter
 from torch import Tensor
 
@@ -135,8 +136,8 @@ class Standardisation:
             raise ValueError(f"wanted {wanted}; got {[*self.mean]} and {[*self.std]}")
 
     @classmethod
-    def fit(cls, x: Tensor) -> "Standardisation":
-        """Mean and standard deviation of each column of x, (N, d).
+    def fit(cls, x: Tensor, unscaled: Sequence[int] = ()) -> "Standardisation":
+        """Mean and standard deviation of each column of x, (N, d); 0 and 1 for those `unscaled`.
 
         A column that never changes keeps std 1: it becomes zero instead of not a number.
         """
@@ -145,6 +146,7 @@ class Standardisation:
         std, mean = torch.std_mean(x.double(), 0, correction=0)
         constant = (x == x[0]).all(0)  # rounding in the mean can leave a std that is not quite 0
         std = torch.where(constant | (std == 0), torch.ones_like(std), std)
+        mean[list(unscaled)], std[list(unscaled)] = 0.0, 1.0
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def apply(self, x: Tensor) -> Tensor:
@@ -173,7 +175,8 @@ class Dataset:
 
     classes: the name of each class number, or None for regression; columns: the names of a table's
     features, or None; standardisation, target_standardisation: how the features of a table and the
-    targets of a regression were scaled, or None; keep both with the model.
+    targets of a regression were scaled, or None; keep both with the model; categorical: columns of
+    text, whose features "column=category" are 1 or 0 and not scaled.
     """
 
     name: str
@@ -184,6 +187,7 @@ class Dataset:
     columns: tuple[str, ...] | None = None
     standardisation: Standardisation | None = None
     target_standardisation: Standardisation | None = None
+    categorical: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, split in self.splits.items():
@@ -219,6 +223,14 @@ class Dataset:
         """Classification or regression."""
         return "regression" if self.classes is None else "classification"
 
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """The features of each categorical column, one of which is 1."""
+        return {
+            name: tuple(c for c in self.columns or () if c.startswith(f"{name}="))
+            for name in self.categorical
+        }
+
     @cached_property
     def hash(self) -> str:
         """sha256 of the three splits, in order."""
@@ -245,11 +257,13 @@ class Preprocessing:
     columns: tuple[str, ...] | None = None
     standardisation: Standardisation | None = None
     targets: Standardisation | None = None
+    categorical: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Dataset) -> "Preprocessing":
         """That of the data that a model is trained on."""
-        return cls(data.classes, data.columns, data.standardisation, data.target_standardisation)
+        scales = data.standardisation, data.target_standardisation
+        return cls(data.classes, data.columns, *scales, data.categorical)
 
     def to_json(self) -> str:
         """As JSON, to the last digit."""
@@ -267,11 +281,20 @@ class Preprocessing:
         """
         own, columns = dataset.columns, self.columns
         if columns is not None and own is not None:
-            if missing := [name for name in columns if name not in own]:
-                why = "which the model was trained on"
-                raise ValueError(f"{dataset.name} has no column {missing[0]!r}, {why}")
-            places = torch.tensor([own.index(name) for name in columns])
-            dataset = dataset._map(lambda s: Split(s.x[:, places], s.y), columns=columns)
+            known = {*own, *(c for c in columns if c.partition("=")[0] in dataset.categorical)}
+            new = [c for group in dataset.categories.values() for c in group if c not in columns]
+            trained = "which the model was trained on"
+            if missing := [name for name in columns if name not in known]:
+                raise ValueError(f"{dataset.name} has no column {missing[0]!r}, {trained}")
+            if strange := [c for c in new if c.partition("=")[0] in self.categorical]:
+                raise ValueError(f"{dataset.name} has {strange[0]}, a category {trained} without")
+            # A category that the other data lack is a column of zeros, from behind the last one.
+            places = torch.tensor([own.index(c) if c in own else len(own) for c in columns])
+            dataset = dataset._map(
+                lambda s: Split(F.pad(s.x, (0, 1))[:, places], s.y),
+                columns=columns,
+                categorical=self.categorical,
+            )
         dataset, names = self.standardise(dataset), self.classes
         if dataset.classes is None or names is None or dataset.classes == names:
             return dataset

@@ -28,6 +28,7 @@ from ._published import (
 )
 
 SUFFIXES = (".npz", ".csv", ".parquet")
+CATEGORIES = 100  # of one column: with more it is rather a name
 
 
 def load(
@@ -91,7 +92,9 @@ def load(
         raise ValueError(f"standardise is for vectors, and {name} holds images: {why}")
     if dataset.train.is_images or standardise is False:
         return dataset
-    features = Standardisation.fit(dataset.train.x)
+    groups = dataset.categories.values()
+    places = [(dataset.columns or ()).index(column) for group in groups for column in group]
+    features = Standardisation.fit(dataset.train.x, places)
     y = dataset.train.y[:, None]
     targets = Standardisation.fit(y) if dataset.task == "regression" else None
     return Preprocessing(raw.classes, raw.columns, features, targets).standardise(dataset)
@@ -114,7 +117,9 @@ def _split(name: str, raw: RawDataset, shares: dict[str, float], seed: int) -> D
         splits[part] = _tensors(raw, "train", kept[held])
         kept = kept[~held]
     splits["train"] = _tensors(raw, "train", kept)
-    return Dataset(name, **splits, classes=raw.classes, columns=raw.columns)
+    return Dataset(
+        name, **splits, classes=raw.classes, columns=raw.columns, categorical=raw.categorical
+    )
 
 
 def _tensors(raw: RawDataset, part: str, rows: np.ndarray) -> Split:
@@ -297,10 +302,12 @@ def _examples(arrays: dict[str, np.ndarray], suffix: str) -> Examples:
 def read_table(
     path: Path, *, target: str | None, ignore: Sequence[str] = (), task: Task | None = None
 ) -> RawDataset:
-    """The columns of numbers as features, in their order, and the column `target` as y.
+    """The columns as features, in their order, and the column `target` as y.
 
-    ignore: columns to leave out. task: whether the target is a class or a number; by default a
-    class if it is text or has at most 20 distinct values, all whole.
+    A column of text, with no number in it, is categorical: a feature "column=category" for each of
+    its at most 100 categories, which is 1 or 0. ignore: columns to leave out. task: whether the
+    target is a class or a number; by default a class if it is text or has at most 20 distinct
+    values, all whole.
     """
     if task not in (None, *get_args(Task)):
         raise ValueError(f"task should be one of {', '.join(get_args(Task))}; got {task!r}")
@@ -314,19 +321,37 @@ def read_table(
     columns = tuple(name for name in table if name != target and name not in ignore)
     if not columns:
         raise ValueError(f"{path} has no column left for the features, only {target!r}")
-    x = np.stack([_numbers(table[name], name, path) for name in columns], 1)
+    features: dict[str, np.ndarray] = {}
+    categorical = tuple(name for name in columns if _is_categorical(table[name]))
+    for name in columns:
+        if name in categorical:
+            groups = {f"{name}={value}": table[name] == value for value in np.unique(table[name])}
+            features |= {column: ones.astype(np.float64) for column, ones in groups.items()}
+        else:
+            features[name] = _numbers(table[name], name, path)
+    x, columns = np.stack([*features.values()], 1), tuple(features)
     y, values = table[target], _floats(table[target])
     whole = values is not None and bool((values == np.round(values)).all())
     few = values is None or (whole and len(np.unique(values)) <= 20)
     if task == "regression" or (task is None and not few):
-        return RawDataset({"train": (x, _numbers(y, target, path))}, None, columns)
+        parts = {"train": (x, _numbers(y, target, path))}
+        return RawDataset(parts, None, columns, categorical)
     if (missing := np.flatnonzero(y == "")).size:
         raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
     # Whole numbers as such, so that 10 comes after 9; from 2^53 on neighbours become one.
     if values is not None and whole and bool((abs(values) < 2**53).all()):
         y = values.astype(np.int64)
     (y,), classes = encode_labels([y])
-    return RawDataset({"train": (x, y)}, classes, columns)
+    return RawDataset({"train": (x, y)}, classes, columns, categorical)
+
+
+def _is_categorical(column: np.ndarray) -> bool:
+    """Whether it is text without a number or a gap, of 2 to 100 categories that repeat."""
+    values = np.unique(column)
+    return bool(
+        2 <= len(values) <= min(CATEGORIES, len(column) // 2) and (values != "").all()
+        and all(_floats(values[row : row + 1]) is None for row in range(len(values)))
+    )  # fmt: skip
 
 
 def _floats(column: np.ndarray) -> np.ndarray | None:

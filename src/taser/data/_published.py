@@ -39,6 +39,7 @@ class RawDataset:
     parts: dict[str, Examples]
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] = ()
 
 
 class FetchError(RuntimeError):
@@ -442,6 +443,7 @@ DATASETS: tuple[DatasetSpec, ...] = (
     Builtin("breast-cancer", "569 tumours, 30 features, benign or malignant",
             partial(_sklearn, "breast_cancer")),
     # Raw units: the scaled ones were scaled by all examples, the test part among them.
+    Builtin("wine", "178 wines, 13 features, three growers", partial(_sklearn, "wine")),
     Builtin("diabetes", "442 patients, 10 features, the disease's progress (regression)",
             partial(_sklearn, "diabetes", scaled=False)),
 )  # fmt: skip

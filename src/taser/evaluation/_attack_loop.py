@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from taser._files import Progress, duration, read_json, write_atomically
 from taser.attacks import Attack, Model, input_gradient, margin
-from taser.attacks._attack import inside
 from taser.attacks._simple import stages_of
+from taser.attacks._threat import inside
 from taser.models._copies import fold_batchnorm
 from taser.stein._model_state import check_module
 

@@ -119,7 +119,7 @@ def audit(
     if isinstance(surrogate, nn.Module) and check_model(surrogate, x, y)[0] != classes:
         raise ValueError(f"the surrogate should have the model's {classes} classes")
     settings = {
-        **asdict(Provenance.of(model, x, y, (), seed, batch_size)), "threat": asdict(threat),
+        **asdict(Provenance.of(model, x, y, (), seed, batch_size)), "threat": threat.numbers(),
         "oddities": oddities(odd),
         "surrogate": None if surrogate is None else described(surrogate).split()[-1],
         "attacks": {"steps": steps, "restarts": restarts, "queries": queries},

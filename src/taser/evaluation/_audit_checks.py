@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import pairwise
-from math import sqrt
 from typing import Any, Literal
 
 import torch
@@ -24,7 +23,7 @@ from taser.attacks import (
     margin,
 )
 from taser.attacks._attack import AttackLoss, check_positive
-from taser.attacks._autoattack import TARGETS
+from taser.attacks._autoattack import TARGETS, without_square
 from taser.attacks._pgd import outputs_and_gradient
 from taser.attacks._simple import RandomNoise, RaySearch, Transfer
 from taser.probes import Margin, looks_like_probabilities
@@ -176,8 +175,7 @@ class AuditTarget:
     @cached_property
     def after_epsilon(self) -> dict[float, Tensor]:
         """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
-        low, high = self.threat.box_around(self.loop.x)
-        box = (high - low) * (sqrt(self.loop.x[0].numel()) if self.threat.norm == "l2" else 1)
+        box = self.threat.reach(self.loop.x)
         found = {self.threat.epsilon: self.after_losses}
         for epsilon in (*(e for f in FACTORS if (e := f * self.threat.epsilon) < box), box):
             if epsilon not in found:
@@ -397,6 +395,10 @@ def growing_epsilon(target: AuditTarget) -> Check:
 def large_epsilon(target: AuditTarget) -> Check:
     """At this ε every input can be turned into every other, so no classifier is robust; an attack
     that does not break all examples follows misleading gradients."""
+    if target.threat.has_fixed:
+        return Check(
+            "", None, "some features are fixed, so no ε turns every input into another", ""
+        )
     epsilon, right = list(target.after_epsilon.items())[-1]
     what = f"still right at {replace(target.threat, epsilon=epsilon)}"
     return counted(target.n, int(right.sum()), what)
@@ -425,7 +427,7 @@ def gradient_free(target: AuditTarget) -> Check:
     """They see outputs only, and cannot be misled by gradients; where they win, gradients hide what
     is there (Uesato et al., 2018)."""
     spsa = SPSA(target.threat, SPSA_STEPS, target.queries // (2 * SPSA_STEPS) + 1)
-    if target.loop.x.ndim != 4 and target.threat.norm != "linf":
+    if without_square(target.threat, target.loop.x.ndim == 4):
         return _beyond_gradients(target, "SPSA", spsa)
     square = Budgeted("square", target.threat, target.loop.seed, budget=target.queries)
     return _beyond_gradients(target, "SPSA or Square", spsa, square)

@@ -65,7 +65,7 @@ def evaluate(
     findings += [*odd, *replaced_stages(plan)]
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
     settings = {
-        **asdict(provenance), "threat": asdict(threat), "examples": index.tolist(),
+        **asdict(provenance), "threat": threat.numbers(), "examples": index.tolist(),
         "oddities": oddities(odd),
     }  # fmt: skip
     store = open_store(out, settings)
@@ -152,7 +152,7 @@ def accuracy_curve(
     threat = threat or Threat()
     make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))
     boxed = threat.norm == "linf" and threat.low is not None and threat.high is not None
-    largest = threat.high - threat.low if boxed else math.inf  # type: ignore[operator]
+    largest = threat.reach(x) if boxed else math.inf
     epsilons = [e for factor in sorted(factors) if (e := threat.epsilon * factor) <= largest]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)

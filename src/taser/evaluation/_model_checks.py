@@ -37,18 +37,16 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     low, high = (float(end) for end in torch.aminmax(x))  # NaN, if there is one
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError("x should be finite; it has entries that are NaN or infinite")
-    bottom = -math.inf if threat.low is None else threat.low
-    top = math.inf if threat.high is None else threat.high
-    if low < bottom - TOLERANCE or high > top + TOLERANCE:
-        what = f"x should lie in [{bottom:g}, {top:g}]; got values from {low:g} to {high:g}"
+    threat.check_inputs(x)
+    if float((x - threat.into_box(x)).abs().max()) > TOLERANCE:
+        what = f"x should lie in {threat.box}; got values from {low:g} to {high:g}"
         given = f"Threat(…, low={low:.3g}, high={high:.3g})"
         raise ValueError(
             f"{what}. Divide bytes by 255 and normalise inside the model (ε is in the units of x), "
             f"or give the true range of the inputs, such as {given}; low=None and high=None are "
             "for tables, whose features have no range"
         )
-    side = math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0
-    if threat.epsilon > side * (top - bottom):
+    if threat.low is not None and threat.epsilon > threat.reach(x) and not threat.has_structure:
         where = "reaches beyond the whole box of the inputs"
         raise ValueError(
             f"epsilon={threat.epsilon:g} {where}; did you mean {threat.epsilon:g}/255?"
@@ -66,8 +64,10 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
 
 def _half_distance(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
     """Half the distance from each example to the nearest one of another class: (B,)."""
-    flat = x.flatten(1).double()
-    distance = torch.cdist(flat, flat, p=2.0 if threat.norm == "l2" else torch.inf)
+    flat, fixed = threat.units(x).flatten(1).double(), (x * (threat.unit(x) == 0)).flatten(1)
+    distance = torch.cdist(flat, flat, p={"linf": torch.inf, "l2": 2.0, "l1": 1.0}[threat.norm])
+    if threat.has_fixed:
+        distance[torch.cdist(fixed, fixed, p=1.0) > 0] = torch.inf
     return distance.masked_fill(y[:, None] == y[None], torch.inf).amin(1) / 2
 
 

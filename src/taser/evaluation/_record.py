@@ -127,6 +127,10 @@ def described(value: Any) -> str:
     """An attack and its options as text that is the same in every process."""
     if isinstance(value, nn.Module):
         return f"{type(value).__name__} {weights_hash(value)}"
+    if isinstance(value, Threat):
+        return repr(value)
+    if isinstance(value, Threat):
+        return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         listed = (f"{f.name}={described(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__name__}({', '.join(listed)})"
@@ -206,7 +210,7 @@ class Evaluation:
         """The whole record."""
         numbers = {
             "format": FORMAT, "n": self.n, "clean_accuracy": self.clean_accuracy,
-            "robust_accuracy": self.robust_accuracy, "threat": asdict(self.threat),
+            "robust_accuracy": self.robust_accuracy, "threat": self.threat.numbers(),
             "findings": [asdict(finding) for finding in self.findings],
             "provenance": asdict(self.provenance),
             "attacks": {name: v.numbers() for name, v in self.attacks.items()},

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from taser._runtime import rows_like, warn_user
 from taser.attacks import Threat
-from taser.attacks._attack import Norm
 from taser.probes import Probe, Probed
 from taser.stein import SharedPass, SteinPenalty
 from taser.stein._batchnorm import Statistics
@@ -131,7 +130,7 @@ class Taser(SteinPenalty):
         if self.form == "steepest":
             assert self.threat is not None
             _, gradient = probe_gradient(Probed(model, self.probe, y), x)
-            return x, self.score.along(x, -steepest(gradient, self.threat.norm)), shared
+            return x, self.score.along(x, -steepest(gradient, self.threat)), shared
         noised, s = self.score.noised(x, generator)
         return (x, s, shared) if self.form == "mixed" else (noised, s, shared.without_outputs())
 
@@ -172,7 +171,8 @@ class Taser(SteinPenalty):
     def _box(self, x: Tensor) -> tuple[float | None, float | None]:
         """The range of inputs: the threat's, else that of pixels for images."""
         if self.threat is not None:
-            return self.threat.low, self.threat.high
+            own = self.threat.low, self.threat.high
+            return own if all(isinstance(end, float) for end in own) else (None, None)
         return (0.0, 1.0) if x.ndim == 4 else (None, None)
 
     def extra_repr(self) -> str:
@@ -249,15 +249,12 @@ def _check_score(score: Any, form: FormName) -> None:
         )
 
 
-def steepest(gradient: Tensor, norm: Norm) -> Tensor:
-    """The direction in which f rises fastest, of root mean square one as noise has.
+def steepest(gradient: Tensor, threat: Threat) -> Tensor:
+    """The direction in which f rises fastest in the threat, of root mean square one as noise has.
 
     gradient: ∇f(x), (B, *), like what is returned: its sign for ℓ∞, √d·∇f/‖∇f‖ for ℓ2.
     """
-    if norm == "linf":
-        return gradient.sign()
     tiny = torch.finfo(gradient.dtype).tiny
     largest = gradient.flatten(1).abs().amax(1).clamp_min(tiny)
     direction = gradient / rows_like(largest, gradient)  # first, since squares under- and overflow
-    size = direction.flatten(1).square().mean(1).sqrt().clamp_min(tiny)
-    return direction / rows_like(size, direction)
+    return threat.ascent(direction) * (threat.epsilon / threat.rms_epsilon(gradient.shape[1:]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from taser import __version__
 from taser._files import write_atomically
 from taser.attacks import Threat
-from taser.attacks._attack import shown
+from taser.attacks._threat import shown
 from taser.evaluation import Audit, Curve, Evaluation, Interval, accuracy_interval, compare
 from taser.evaluation._statistics import differences
 

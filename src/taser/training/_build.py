@@ -120,7 +120,13 @@ def build_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Op
 
 def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
     """The ball that the attacks search; pixels stay in [0, 1], features are free."""
-    return Threat(config.norm, config.epsilon, *dataset.train.box)
+    if not (config.threat or dataset.categorical):
+        return Threat(config.norm, config.epsilon, *dataset.train.box)
+    options = {"epsilon": config.epsilon, **config.threat}
+    accepted = signature(Threat.for_table).parameters.keys() - {"dataset", "norm"}
+    for option in options.keys() - accepted:
+        raise unknown("option of objective.threat", option, sorted(accepted))
+    return Threat.for_table(dataset, norm=config.norm, **options)
 
 
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:

@@ -71,16 +71,19 @@ class ObjectiveConfig:
     """The base method and its attack.
 
     norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps, or
-    1.25·epsilon for the single step of fast. beta: of TRADES; mart_weight: of MART; sigma: of the
-    noise of gaussian. label_smoothing: of the cross-entropy. awp: perturb the weights by awp_gamma
-    of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take part in the
-    ascent of the weights, unlike the published AWP. options: further arguments of the objective's
-    constructor.
+    1.25·epsilon for the single step of fast. threat: of a table, the arguments of
+    :meth:`taser.Threat.for_table` by the names of columns, such as {epsilon: {age: 5}, fixed:
+    [sex], integer: [age], bounds: {age: [17, 90]}}. beta: of TRADES; mart_weight: of MART; sigma:
+    of the noise of gaussian. label_smoothing: of the cross-entropy. awp: perturb the weights by
+    awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take
+    part in the ascent of the weights, unlike the published AWP. options: further arguments of the
+    objective's constructor.
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
-    norm: Literal["linf", "l2"] = "linf"
+    norm: Literal["linf", "l2", "l1"] = "linf"
     epsilon: NotNegative = 8 / 255
+    threat: dict[str, Any] = field(default_factory=dict)
     steps: Count = 10
     step_size: NotNegative | None = None
     beta: NotNegative = 6.0
@@ -94,7 +97,7 @@ class ObjectiveConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.step_size is not None and self.step_size >= 1 > self.epsilon:
+        if self.step_size is not None and self.step_size >= 1 > self.epsilon and not self.threat:
             step, most = self.step_size, f"is far more than epsilon={self.epsilon:g}"
             raise ValueError(f"objective.step_size={step:g} {most}; did you mean {step:g}/255?")
 
