@@ -85,7 +85,10 @@ class Audit:
         """Everything, for JSON."""
         checks = [{"status": check.status, **asdict(check)} for check in self.checks]
         figures = {"accuracy": asdict(self.accuracy), "clean_accuracy": self.n / self.given}
-        return {"format": 1, "verdict": self.verdict, **figures, **asdict(self), "checks": checks}
+        pairs = zip(self.curve.epsilons, self.curve.accuracies, strict=True)
+        curve = [{"epsilon": epsilon, "accuracy": accuracy} for epsilon, accuracy in pairs]
+        whole = asdict(self) | {"checks": checks, "curve": curve}
+        return {"format": 1, "verdict": self.verdict, **figures, **whole}
 
 
 def audit(

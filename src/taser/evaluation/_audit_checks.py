@@ -30,7 +30,7 @@ from taser.probes import Margin, looks_like_probabilities
 from taser.stein._model_state import eval_mode
 
 from ._attack_loop import AttackLoop, Differentiable, passes_of
-from ._record import Finding
+from ._record import Finding, seeded
 
 ALLOWED = 0.02  # the share that a weaker attack may break alone: searches stop before their end
 # Between losses: honest networks differ by some points, hidden gradients by tens. Not calibrated.
@@ -125,8 +125,10 @@ class AuditTarget:
         self.passes += cost
         if attack.threat.epsilon <= self.threat.epsilon:
             self.robust = self.robust & ~(right & ~verdicts.correct)
-        for finding in findings:
-            self.findings.setdefault(finding.name, finding)  # one for all batches
+        said = {finding.message for finding in self.findings.values()}
+        for finding in findings:  # one for all batches, and one for all attacks that say the same
+            if finding.message not in said:
+                self.findings.setdefault(finding.name, finding)
         return verdicts.correct
 
     def after_pgd(
@@ -252,7 +254,7 @@ def repeatable(target: AuditTarget) -> Check:
     """Where outputs are random or depend on the rest of the batch, an attack has to average over
     that, which plain attacks do not."""
     x = target.loop.x
-    return _compared(_outputs(target, x), _outputs(target, x.flip(0)).flip(0))
+    return _compared(_outputs(target, x), _outputs(target, x.flip(0), seed=1).flip(0))
 
 
 @check("outputs are the same with gradients")
@@ -264,9 +266,12 @@ def differentiated(target: AuditTarget) -> Check:
     return _compared(_outputs(target, target.loop.x), *others)
 
 
-def _outputs(target: AuditTarget, x: Tensor, *, differentiable: bool = False) -> Tensor:
-    model = Differentiable(target.loop.model)
-    with eval_mode(model, freeze=True), torch.set_grad_enabled(differentiable):
+def _outputs(
+    target: AuditTarget, x: Tensor, *, differentiable: bool = False, seed: int = 0
+) -> Tensor:
+    """(B, C); seed: of the draws of a random model."""
+    model, grad = Differentiable(target.loop.model), torch.set_grad_enabled
+    with seeded(x.device, seed), eval_mode(model, freeze=True), grad(differentiable):
         return torch.cat([model(b).detach().float() for b in x.split(target.loop.batch_size)])
 
 
