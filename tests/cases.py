@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from taser.data import Dataset, Split
+
 BATCH = 4
 
 
@@ -83,3 +85,11 @@ def case(name: str) -> Case:
         s = torch.randn_like(x)
         y = torch.tensor([0, 1, 2, 1])
     return Case(model, x, y, s)
+
+
+def images(size: int) -> Dataset:
+    """Random pixels in the shape of CIFAR-10."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (size, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    split = Split(pixels, torch.randint(10, (size,), generator=generator))
+    return Dataset("cifar10", split, split, split, tuple("0123456789"))

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from cases import images
 from taser.models import ResNet18
 from taser.models._copies import supports_channels_last
 from taser.training import read_recipe
 from taser.training._build import set_up
-from training_steps import images
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from accelerate.state import AcceleratorState
 from filelock import FileLock
 from small_runs import MLP, initial, lines, same, small, weights
 from torch import nn
-from training_steps import images
 
+from cases import images
 from taser import objectives, regularisers
 from taser._checkpoint import latest_checkpoint, save_checkpoint
 from taser.attacks import PGD, Threat
@@ -453,7 +453,6 @@ def test_defaults_are_the_paper_s() -> None:
     assert config.objective.step_size is inner.step_size is None
     assert inner.length == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
-    assert config.objective.awp_with_penalty is False
 
 
 def test_a_batch_in_parts_has_the_penalty_of_the_batch(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Perturbed weights inside whole runs: when, how far, and what they leave alone."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,6 @@ def test_awp_begins_at_its_epoch(tmp_path: Path) -> None:
     assert first[0] == first[1]  # the first epoch's steps are alike
 
 
-def test_the_ascent_leaves_a_running_centre_alone() -> None:
-    regulariser = {"name": "taser", "center": "running"}
-    setup = set_up(small(objective={**AWP, "awp_with_penalty": True}, regulariser=regulariser))
-    centre = setup.learner.regulariser.center  # type: ignore[union-attr]
-    learner, (x, y, *_), generator = setup.learner, next(iter(setup.batches)), torch.Generator()
-    pieces = learner._attack(x, y, None, generator)
-    for before in (math.nan, 0.25):
-        centre.value = torch.tensor(before)
-        with learner._perturbed(pieces, 1.0):
-            assert float(centre.value) == pytest.approx(before, nan_ok=True)
-
-
 class Small(Standard):
     """A loss whose gradient passes through float16, where anything below 6e-8 is zero."""
 
@@ -55,14 +42,6 @@ def test_gradients_of_the_ascent_do_not_vanish_in_float16() -> None:
     learner.precision.scaler = torch.amp.GradScaler("cpu")
     weight = learner.module.head.weight
     before = weight.detach().clone()
-    with learner._perturbed(learner._attack(x, y, None, generator), 0.0):
+    with learner._perturbed(learner._attack(x, y, generator)):
         length = float((weight - before).norm().detach())
     assert length == pytest.approx(learner.awp_gamma * float(before.norm()), rel=1e-4)
-
-
-def test_the_penalty_takes_part_in_the_ascent_on_request(tmp_path: Path) -> None:
-    for takes_part in (False, True):
-        objective = {**AWP, "awp_with_penalty": takes_part}
-        regulariser = {"name": "taser", "weight": 0.1, "form": "paper"}
-        train(small(objective=objective, regulariser=regulariser), tmp_path / str(takes_part))
-    assert not same(weights(tmp_path / "True"), weights(tmp_path / "False"))

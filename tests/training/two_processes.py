@@ -33,7 +33,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "running centre": {"regulariser": {**LANGEVIN, "center": "running"}},
     "trades and awp": {"objective": {"name": "trades", **AWP}, "regulariser": LANGEVIN},
     "mart, awp with the penalty": {
-        "objective": {"name": "mart", "awp_with_penalty": True, **AWP}, "regulariser": LANGEVIN,
+        "objective": {"name": "mart", **AWP}, "regulariser": LANGEVIN,
     },
     "in parts, with a teacher": {
         "objective": {"name": "trades"}, "teacher": {"weight": 1.0}, "loop": {"accumulate": 2},

@@ -271,8 +271,7 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
         model, objective, build_optimiser(model, config.optimiser),
         Precision(loop.precision, device), AttackView(loop.fold), regulariser,
         teacher=teacher, teacher_weight=config.teacher.weight, awp_gamma=base.awp_gamma,
-        penalty_in_ascent=base.awp_with_penalty, clip=config.optimiser.clip,
-        accumulate=loop.accumulate,
+        clip=config.optimiser.clip, accumulate=loop.accumulate,
     )  # fmt: skip
 
     size = min(loop.batch, len(dataset.train))

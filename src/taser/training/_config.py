@@ -75,9 +75,8 @@ class ObjectiveConfig:
     :meth:`taser.Threat.for_table` by the names of columns, such as {epsilon: {age: 5}, fixed:
     [sex], integer: [age], bounds: {age: [17, 90]}}. beta: of TRADES; mart_weight: of MART; sigma:
     of the noise of gaussian. label_smoothing: of the cross-entropy. awp: perturb the weights by
-    awp_gamma of their norm from epoch `awp_start` on; awp_with_penalty: let the regulariser take
-    part in the ascent of the weights, unlike the published AWP. options: further arguments of the
-    objective's constructor.
+    awp_gamma of their norm from epoch `awp_start` on. options: further arguments of the objective's
+    constructor.
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
@@ -93,7 +92,6 @@ class ObjectiveConfig:
     awp: bool = False
     awp_gamma: NotNegative = 0.005
     awp_start: Whole = 10
-    awp_with_penalty: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,7 +100,8 @@ class ObjectiveConfig:
             raise ValueError(f"objective.step_size={step:g} {most}; did you mean {step:g}/255?")
 
 
-REPLACED = {  # keys of earlier versions with their values, None for any, and what replaced them
+# Keys of earlier versions with their values, None for any, and what replaced them.
+REPLACED: dict[tuple[str, str | None], str] = {
     ("at", None): "form", **{("unit", kind): "form" for kind in ("raw", "noise", "ball", "paper")},
     ("unit", "ratio"): "target_loss", ("name", "gradient"): "name=gradient-norm",
 }  # fmt: skip

@@ -42,9 +42,8 @@ class Learner:
 
     model: as Accelerate prepared it, perhaps wrapped for several processes. attack_view: the form
     of the model that attacks run. teacher_weight: α of the KL to the teacher. awp_gamma: size of
-    the weight perturbation; penalty_in_ascent: whether the regulariser takes part in it. clip: the
-    largest norm of the gradient. accumulate: in how many pieces a batch is taken. step_number: of
-    the next step, from zero.
+    the weight perturbation. clip: the largest norm of the gradient. accumulate: in how many pieces
+    a batch is taken. step_number: of the next step, from zero.
     """
 
     model: nn.Module
@@ -56,7 +55,6 @@ class Learner:
     teacher: nn.Module | None = None
     teacher_weight: float = 0.0
     awp_gamma: float = 0.005
-    penalty_in_ascent: bool = False
     clip: float | None = None
     accumulate: int = 1
     step_number: int = 0
@@ -80,7 +78,7 @@ class Learner:
         numbers: Numbers = {}
         # Several processes exchange gradients once a step, in the last piece's backward pass.
         no_sync = getattr(self.model, "no_sync", nullcontext)
-        with self._perturbed(pieces, weight) if perturb else nullcontext():
+        with self._perturbed(pieces) if perturb else nullcontext():
             for piece in pieces:
                 with nullcontext() if piece is pieces[-1] else no_sync():
                     total, found = self.loss(self.model, piece, weight)
@@ -134,18 +132,12 @@ class Learner:
                 numbers[name] = (outputs.detach().argmax(1) == y).float().mean()
         return total, numbers
 
-    def _perturbed(self, pieces: list[Piece], weight: float) -> AbstractContextManager:
+    def _perturbed(self, pieces: list[Piece]) -> AbstractContextManager:
         """The weights moved to where the loss of the batch is higher, and back at the end."""
 
         def ascent(model: nn.Module, piece: Piece) -> Tensor:
-            if self.penalty_in_ascent:
-                before = {} if self.regulariser is None else self.regulariser.state()
-                total = self.loss(model, piece, weight)[0]
-                if self.regulariser is not None:  # a running centre is updated by steps alone
-                    self.regulariser.load_state(before)
-            else:
-                with self.precision.autocast():
-                    total = self.objective.loss(model, piece.x, piece.y, piece.x_adv).total
+            with self.precision.autocast():
+                total = self.objective.loss(model, piece.x, piece.y, piece.x_adv).total
             # In float16 small gradients would vanish; the moves do not depend on the scale.
             return self.precision.scaler.scale(piece.share * total)
 
