@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.stats import binom, binomtest, norm
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -119,6 +120,26 @@ def test_wanted_radii_take_fewer_draws_to_the_same_accuracy() -> None:
         assert found == pytest.approx(wanted, abs=0.02)
     assert early.drawn.double().mean() < 0.5 * 3200
     assert bool((full.drawn == 3200).all())
+
+
+def test_a_trained_network_takes_at_most_half_of_the_draws_to_the_same_accuracy() -> None:
+    """Digits with noise; three of 100 images near a threshold may be decided otherwise."""
+    torch.manual_seed(0)
+    digits = taser.data.load("digits")
+    model = taser.models.build("cnn", classes=10, shape=(1, 8, 8), width=8)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for x, y, *_ in (batch for _ in range(3) for batch in taser.data.Batches(digits.train, 32)):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x + 0.25 * torch.randn_like(x)), y).backward()
+        optimiser.step()
+    radii, x, y = (0.125, 0.25, 0.375, 0.5), digits.test.x, digits.test.y
+    full = certify(model, x, y, sigma=0.25, n=100, draws=4000)
+    early = certify(model, x, y, sigma=0.25, n=100, draws=4000, radii=radii)
+    assert early.drawn.double().mean() + 100 <= 0.5 * (4000 + 100)
+    for radius in radii:
+        found, wanted = early.accuracy(radius).value, full.accuracy(radius).value
+        assert wanted > 0.2
+        assert abs(found - wanted) <= 0.03
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_record(tmp_path: Path) -> None:
@@ -363,6 +384,8 @@ def test_bad_input_is_refused_at_the_start() -> None:
         given: dict[str, Any] = {"model": model, "x": x, "y": y, "sigma": 0.25, **FREE, **wrong}
         with pytest.raises(ValueError, match=message):
             certify(given.pop("model"), given.pop("x"), given.pop("y"), **given)
+    with pytest.raises(TypeError, match="radii should be"):
+        certify(model, x, y, sigma=0.25, radii=0.25, **FREE)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="denoiser should be one such as"):
         certify(model, x, y, sigma=0.25, denoiser=lambda x: x, **FREE)
     random = taser.scores.DenoisingScore(lambda x, _: x + 0.1 * torch.randn_like(x), 0.25)
@@ -394,6 +417,10 @@ def test_the_command_line(tmp_path: Path) -> None:
     numbers = json.loads(found.stdout)
     assert [entry["sigma"] for entry in numbers] == [0.12, 0.25]
     assert all(len(entry["radius"]) == 6 for entry in numbers)
+    again = CliRunner().invoke(
+        app, [*command[:-3], "--out", str(tmp_path / "again"), "--against", str(tmp_path / "out")]
+    )
+    assert "0.25 against 0.25, difference in points by radius: +0.0 [" in again.output
     page = (tmp_path / "out" / "report.html").read_text()
     assert "At σ = 0.12, " in page
     assert "under attack" in (tmp_path / "out" / "table.md").read_text()

@@ -28,6 +28,6 @@ __all__ = [
 ]  # fmt: skip
 
 check_arguments(globals(), (
-    "accuracy_curve", "accuracy_interval", "audit", "difference_interval", "evaluate", "mcnemar",
-    "shift", "subset", "undefended",
+    "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit", "certify",
+    "difference_interval", "evaluate", "mcnemar", "shift", "subset", "undefended",
 ))  # fmt: skip

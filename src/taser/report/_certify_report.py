@@ -12,10 +12,9 @@ from taser.evaluation import Certificates, accuracy_interval
 from ._page import Block, Page, Picture, Table, png, with_bounds
 
 CURVES = (
-    "For each σ two bounds on the share of examples that are right whatever change of at most this "
-    "ℓ2 norm is made. Lower line: right and certified. Upper line: an attack on the smoothed "
-    "classifier, at the marked radii, found no error. The shaded gap is what neither of them "
-    "decides: a weak certificate or a weak attack."
+    "What no change below the radius makes wrong lies between the two lines of a σ. Solid: right "
+    "and certified, so proven for each example at level 1 − alpha. Dashed: not broken by an attack "
+    "at the marked radii. More draws raise the lower line, a stronger attack lowers the upper one."
 )
 Attacked = Mapping[float, Tensor]
 """At each radius which examples, (n,) bool, the attack leaves right."""
@@ -46,12 +45,14 @@ def summary(
     against: Sequence[Certificates] = (),
 ) -> list[str]:  # fmt: skip
     """A sentence for each σ, and one for each that is compared with another."""
-    lines = []
+    lines = [
+        "All this is of the vote over noise, the smoothed classifier, not of the network itself."
+    ]
     for found in certificates:
         sigma = found.settings["sigma"]
         lines.append(
             f"At σ = {sigma:g}, {with_bounds(found.accuracy(radii[0]))} % are right and certified "
-            f"against every change of ℓ2 norm up to {radii[0]:g}; {with_bounds(found.accuracy())} "
+            f"against every change of ℓ2 norm below {radii[0]:g}; {with_bounds(found.accuracy())} "
             f"% are right without a change, and {found.abstained} of {len(found.y)} have no "
             f"certificate ({found.drawn.double().mean():.0f} draws on average)."
         )
@@ -83,7 +84,7 @@ def curves(
     certificates: Sequence[Certificates], attacked: Sequence[Attacked], radii: Sequence[float]
 ) -> Figure:
     """Certified accuracy over the radius, and accuracy under attack."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = figure.subplots()
     for number, (found, bounds) in enumerate(zip(certificates, attacked, strict=True)):
         colour, sigma = f"C{number}", found.settings["sigma"]
@@ -100,5 +101,5 @@ def curves(
             axes.fill_between(grid, low, high, color=colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="ℓ2 radius", ylabel="right (%)", ylim=(0, 102))
     axes.set_xlim(left=0)
-    axes.legend(frameon=False, loc="lower left")
+    axes.legend(frameon=False, loc="best")
     return figure
