@@ -50,7 +50,7 @@ def test_a_clear_lead_is_bold_and_a_small_one_is_not() -> None:
     assert not any(row["clean"].best for row in rows.values())
     tie = {name: models[name] for name in ("near", "nearer")}
     assert not any(cell.best for row in compare(tie).rows.values() for cell in row.values())
-    table = comparison_table(models)
+    table = comparison_table(compare(models))
     assert "**50.0** [" in table.markdown()
     assert "<b>50.0</b> [" in table.html()
     assert table.markdown().count("**") == 2 * 3  # attack a, attack b, worst case
@@ -59,7 +59,7 @@ def test_a_clear_lead_is_bold_and_a_small_one_is_not() -> None:
 
 def test_pairs_have_an_interval_and_an_exact_p() -> None:
     models = {"one": record(standing(range(500))), "two": record(standing(range(440)))}
-    (row,) = differences_table(models).rows
+    (row,) = differences_table(compare(models)).rows
     assert row[0] == "one − two"
     assert row[1] == "+6.0"
     assert float(row[3]) < 1e-10
@@ -80,7 +80,7 @@ def test_models_without_a_common_attack_are_not_ranked() -> None:
     other = replace(record(standing(range(9))).provenance, attacks={"a": "a(steps=1)"})
     models = {"one": record(standing(range(9))), "two": replace(models["a"], provenance=other)}
     with pytest.raises(ValueError, match="no attack with the same settings"):
-        differences_table(models)
+        differences_table(compare(models))
 
 
 def test_other_examples_or_threats_cannot_be_compared() -> None:

@@ -96,7 +96,7 @@ def test_the_command_says_writes_and_exits(app: typer.Typer, tmp_path: Path) -> 
     ("arguments", "message"),
     [
         (("--epsilon", "8"), "8/255"),
-        (("--attacks", "pdg"), "should be one of"),
+        (("--attacks", "pdg"), "did you mean 'pgd'?"),
     ],
 )
 def test_errors_are_one_line(

@@ -137,7 +137,7 @@ def _report(results: "Results", out: Path, title: str | None = None) -> None:
 
 def _side_by_side(folders: Sequence[Path], out: Path) -> None:
     """Models on the same examples, with paired intervals and McNemar's test."""
-    from taser.evaluation import Evaluation
+    from taser.evaluation import Evaluation, compare
     from taser.report import _evaluation_report as report
 
     found: dict[str, Evaluation] = {}
@@ -146,9 +146,10 @@ def _side_by_side(folders: Sequence[Path], out: Path) -> None:
             raise FileNotFoundError(f"no evaluation is in {folder}: `taser evaluate` makes one")
         name = folder.name if folder.name not in found else str(folder)
         found[name] = Evaluation.from_json(path.read_text())
-    typer.echo(report.comparison_table(found).markdown())
-    typer.echo(report.differences_table(found).markdown())
-    show(report.write_comparison(found, out), report.comparison_summary(found))
+    compared, threat = compare(found), next(iter(found.values())).threat
+    typer.echo(report.comparison_table(compared).markdown())
+    typer.echo(report.differences_table(compared).markdown())
+    show(report.write_comparison(compared, threat, out), report.comparison_summary(compared))
 
 
 @with_json

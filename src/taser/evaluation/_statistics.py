@@ -188,10 +188,21 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """How much more robust one model is: paired interval and McNemar's exact test."""
+
+    first: str
+    second: str
+    interval: Interval
+    p_value: float
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """A table of models: rows[model][column]; n examples, the same for all."""
+    """rows[model][column]; the differences of each pair's worst cases; n examples, the same."""
 
     rows: dict[str, dict[str, Cell]]
+    differences: tuple[Difference, ...]
     n: int
 
     @property
@@ -200,45 +211,30 @@ class Comparison:
         return list(next(iter(self.rows.values())))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How much better one model is than another: paired interval and McNemar's exact test."""
-
-    interval: Interval
-    p_value: float
-
-
 def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
-    """Clean accuracy, each attack that all have in common, and the worst case.
+    """Clean accuracy, each attack that all have in common, and the worst case over these.
 
-    The worst case is taken over the attacks in common. A cell is best if the paired interval of its
-    difference from every other model is positive, at the level 1 − 0.05/(m − 1) for m models.
+    A cell is best if the paired interval of its difference from every other model is positive, at
+    the level 1 − 0.05/(m − 1) for m models.
     """
     shared = _shared_attacks(evaluations)
-    columns = {}
-    for name, evaluation in evaluations.items():
-        columns[name] = {"clean": evaluation.clean}
-        columns[name] |= {attack: evaluation.attacks[attack].correct for attack in shared}
-        if len(shared) > 1:
-            columns[name]["worst case"] = evaluation.robust_under(shared)
-    level = 1 - (1 - LEVEL) / max(len(columns) - 1, 1)
-    rows: dict[str, dict[str, Cell]] = {name: {} for name in columns}
-    for name, own in columns.items():
-        rivals = [other for other in columns if other != name]
-        for column, correct in own.items():
-            pairs = ((correct, columns[rival][column]) for rival in rivals)
-            gains = (difference_interval(*pair, level=level).low for pair in pairs)
-            best = len(columns) > 1 and all(gain > 0 for gain in gains)
-            rows[name][column] = Cell(accuracy_interval(correct), best)
-    return Comparison(rows, next(iter(evaluations.values())).n)
-
-
-def differences(evaluations: Mapping[str, Evaluation]) -> dict[tuple[str, str], Difference]:
-    """For each pair of models, first minus second: the worst case over the shared attacks."""
-    shared = _shared_attacks(evaluations)
     robust = {name: e.robust_under(shared) for name, e in evaluations.items()}
-    pairs = [((a, b), (robust[a], robust[b])) for a, b in combinations(robust, 2)]
-    return {ab: Difference(difference_interval(*pair), mcnemar(*pair)) for ab, pair in pairs}
+    pairs = [(a, b, robust[a], robust[b]) for a, b in combinations(robust, 2)]
+    found = tuple(Difference(a, b, difference_interval(*p), mcnemar(*p)) for a, b, *p in pairs)
+    columns = {"clean": {name: e.clean for name, e in evaluations.items()}}
+    for attack in shared:
+        columns[attack] = {name: e.attacks[attack].correct for name, e in evaluations.items()}
+    if len(shared) > 1:
+        columns["worst case"] = robust
+    level = 1 - (1 - LEVEL) / max(len(robust) - 1, 1)
+    rows: dict[str, dict[str, Cell]] = {name: {} for name in robust}
+    for column, verdicts in columns.items():
+        for name, own in verdicts.items():
+            rivals = [other for rival, other in verdicts.items() if rival != name]
+            gains = [difference_interval(own, other, level=level).low for other in rivals]
+            best = bool(gains) and min(gains) > 0
+            rows[name][column] = Cell(accuracy_interval(own), best)
+    return Comparison(rows, found, next(iter(evaluations.values())).n)
 
 
 def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:

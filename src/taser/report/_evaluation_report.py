@@ -13,8 +13,7 @@ from taser import __version__
 from taser._files import write_atomically
 from taser.attacks import Threat
 from taser.attacks._threat import shown
-from taser.evaluation import Audit, Curve, Evaluation, Interval, accuracy_interval, compare
-from taser.evaluation._statistics import differences
+from taser.evaluation import Audit, Comparison, Curve, Evaluation, Interval, accuracy_interval
 
 from ._page import Block, Page, Picture, Table, png, show_image, with_bounds
 
@@ -152,14 +151,13 @@ def _row(name: str, right: Tensor, seconds: float | None = None) -> list[str]:
     return [name, *interval, str(int(right.sum())), spent]
 
 
-def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
+def comparison_table(compared: Comparison) -> Table:
     """One row a model: accuracy with its 95 % interval, bold where it is the best."""
 
     def cell(found: Interval, best: bool) -> str:
         value, bounds = with_bounds(found).split(" ", 1)
         return f"**{value}** {bounds}" if best else f"{value} {bounds}"
 
-    compared = compare(evaluations)
     return Table(
         ["model", *(f"{column}, %" for column in compared.columns)],
         [[name, *(cell(found.accuracy, found.best) for found in cells.values())]
@@ -169,52 +167,38 @@ def comparison_table(evaluations: Mapping[str, Evaluation]) -> Table:
     )  # fmt: skip
 
 
-def differences_table(evaluations: Mapping[str, Evaluation]) -> Table:
+def differences_table(compared: Comparison) -> Table:
     """One row a pair of models: the difference of their worst cases, paired, and McNemar's p."""
-    rows = []
-    for (first, second), found in differences(evaluations).items():
-        bounds = with_bounds(found.interval, form="+.1f")
-        rows.append([f"{first} − {second}", *bounds.split(" ", 1), f"{found.p_value:.2g}"])
     return Table(
         ["models", "points", "95 % interval", "McNemar p"],
-        rows,
-        "Difference of robust accuracy in percentage points, worst case over the "
-        "attacks that all share.",
-    )
+        [[f"{d.first} − {d.second}", *with_bounds(d.interval, form="+.1f").split(" ", 1),
+          f"{d.p_value:.2g}"] for d in compared.differences],
+        "Difference of robust accuracy in percentage points, worst case over the attacks that all "
+        "share.",
+    )  # fmt: skip
 
 
-def comparison_summary(evaluations: Mapping[str, Evaluation]) -> list[str]:
+def comparison_summary(compared: Comparison) -> list[str]:
     """Which model of each pair is more robust, or that the difference is not significant."""
     lines = []
-    for (first, second), found in differences(evaluations).items():
-        better, worse = (first, second) if found.interval.value > 0 else (second, first)
+    for d in compared.differences:
+        better, worse = (d.first, d.second) if d.interval.value > 0 else (d.second, d.first)
         lines.append(
-            f"{better} is more robust than {worse} by {100 * abs(found.interval.value):.1f} points."
-            if found.interval.excludes_zero()
-            else f"The difference between {first} and {second} is not significant."
+            f"{better} is more robust than {worse} by {100 * abs(d.interval.value):.1f} points."
+            if d.interval.excludes_zero()
+            else f"The difference between {d.first} and {d.second} is not significant."
         )
     return lines
 
 
-def write_comparison(evaluations: Mapping[str, Evaluation], out: Path) -> Path:
+def write_comparison(compared: Comparison, threat: Threat, out: Path) -> Path:
     """results.json, table.md and report.html in `out`; the page's path."""
-    both = [comparison_table(evaluations), differences_table(evaluations)]
-    numbers = {
-        "rows": {
-            name: {column: asdict(cell) for column, cell in row.items()}
-            for name, row in compare(evaluations).rows.items()
-        },
-        "differences": [
-            {"first": first, "second": second, **asdict(found)}
-            for (first, second), found in differences(evaluations).items()
-        ],
-    }
-    threat = next(iter(evaluations.values())).threat
     page = Page(
-        f"Models side by side, {threat}", comparison_summary(evaluations),
-        [("Accuracy", both[:1]), ("Pairs", both[1:])], "taser compare",
+        f"Models side by side, {threat}", comparison_summary(compared),
+        [("Accuracy", [comparison_table(compared)]), ("Pairs", [differences_table(compared)])],
+        "taser compare",
     )  # fmt: skip
-    return page.write_report(out, numbers)
+    return page.write_report(out, asdict(compared))
 
 
 def write_audit(audit: Audit, title: str, out: Path) -> Path:
