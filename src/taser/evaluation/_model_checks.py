@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from taser.attacks import Attack, Model, Threat, input_gradient, margin
 from taser.attacks._simple import Cascade
 from taser.data._dataset import subset
+from taser.models import TwoLogits
 from taser.probes import looks_like_probabilities
 from taser.stein._model_state import check_module, eval_mode, restored_buffers, restored_rng
 
@@ -31,6 +32,10 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
     if not x.is_floating_point() or x.ndim < 2 or len(x) == 0:
         got = f"{x.dtype}" + " (divide bytes by 255)" * (x.dtype == torch.uint8)
         raise ValueError(f"x should be floating-point inputs (N, …); got {tuple(x.shape)} of {got}")
+    if y.ndim == 2 and len(y) == len(x) and y.shape[1] > 1:
+        one = "evaluate one label at a time, by taser.models.TwoLogits of its logit"
+        got = f"y of shape {tuple(y.shape)} is multi-label"
+        raise ValueError(f"{got}, which is not evaluated: {one}")
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
         got = f"{tuple(y.shape)} of {y.dtype}"
         raise ValueError(f"y should be ({len(x)},) class numbers, int64; got {got}")
@@ -85,7 +90,11 @@ class FixedBuffers(nn.Module):
 
 
 def fix_buffers(model: Model, x: Tensor) -> Model:
-    """The model, or :class:`FixedBuffers` of it if a forward in eval mode changes its buffers."""
+    """The model, or :class:`FixedBuffers` of it if a forward in eval mode changes its buffers.
+
+    With two logits if its attribute `outputs` says that it gives one number.
+    """
+    model = TwoLogits.where_said(model)
     module = check_module(model)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with restored_buffers(module), eval_mode(module), restored_rng(x.device), torch.no_grad():
@@ -103,11 +112,13 @@ def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]
     x = x[:TRIED]
     with eval_mode(model, freeze=True), restored_rng(x.device), torch.no_grad():
         logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
+    if isinstance(logits, Tensor) and logits.shape in ((len(x),), (len(x), 1)):
+        say = "model.outputs = 'logit' or 'probability' (of class 1) says which it is"
+        raise ValueError(f"the model gives one number an example: for two classes {say}")
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"the model should give logits ({len(x)}, classes); got {got}")
-    if (classes := logits.shape[1]) < 2:
-        raise ValueError("the model gives one number an example; logits of two classes are needed")
+    classes = logits.shape[1]
     if broken := int((~logits.isfinite()).any(1).sum()):
         raise ValueError(f"the model gives NaN or infinity for {broken} of {len(x)} clean inputs")
     low, high = int(y.min()), int(y.max())

@@ -5,7 +5,7 @@ from functools import partial
 from inspect import Parameter, signature
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -305,3 +305,48 @@ class Wrapped(nn.Module):
             why = "the copy would call the same modules; write a torch.nn.Module with a forward"
             raise TypeError(f"a wrapped function cannot be copied, for {why}")
         return Wrapped(self.function).train(self.training)
+
+
+OneOutput = Literal["logit", "probability"]
+
+
+class TwoLogits(nn.Module):
+    """A binary classifier with one output as one with the logits (0, z), so that CE is BCE.
+
+    model: (B, *) → (B,) or (B, 1); outputs: what it gives, z itself or the probability of class 1.
+    Its state dict is the model's. A model with an attribute `outputs` is wrapped by the evaluation.
+
+    >>> import torch
+    >>> TwoLogits(torch.nn.Linear(4, 1))(torch.zeros(2, 4)).shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(self, model: nn.Module, outputs: OneOutput = "logit") -> None:
+        super().__init__()
+        if outputs not in get_args(OneOutput):
+            raise ValueError(f"outputs should be one of {get_args(OneOutput)}; got {outputs!r}")
+        self.model, self.gives = model, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, 2)."""
+        z = self.model(x)
+        if z.shape not in ((len(x),), (len(x), 1)):
+            wanted = f"({len(x)},) or ({len(x)}, 1), one number an example"
+            raise ValueError(f"the model should give {wanted}; got {tuple(z.shape)}")
+        z = z.reshape(len(x))
+        z = z if self.gives == "logit" else z.logit(eps=torch.finfo(z.dtype).eps)
+        return torch.stack([torch.zeros_like(z), z], 1)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own."""
+        return self.model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own."""
+        return self.model.load_state_dict(*args, **kwargs)
+
+    @classmethod
+    def where_said(cls, model: Any) -> Any:
+        """A model whose attribute `outputs` says that it has one output, wrapped; or the model."""
+        said: Any = getattr(model, "outputs", None)
+        return cls(model, said) if said in ("logit", "probability") else model

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from taser._files import read_json
 from taser._names import call_named
 
-from ._architectures import build
+from ._architectures import OneOutput, TwoLogits, build
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
 WRAPPERS = ("state_dict", "model", "model_state_dict", "net")  # keys of a checkpoint
@@ -86,7 +86,7 @@ def _first(keys: list[str]) -> str:
 
 def load_model(
     spec: str, weights: Path | str | None = None, *, classes: int | None, shape: tuple[int, ...],
-    **options: Any,
+    outputs: OneOutput | None = None, **options: Any,
 ) -> nn.Module:  # fmt: skip
     """The model that `spec` names, in evaluation mode, checked on two inputs of zeros.
 
@@ -97,7 +97,8 @@ def load_model(
     weights: a .safetensors file, or a .pt, .pth or .ckpt with a state dict, from which no code
     runs; for a built-in model they bring the normalisation with them; classes, shape: what the
     model has to give and take, (B, *shape) → (B, classes), for regression (classes None or 1) also
-    (B,); options: those of :func:`build`, or the callable's own arguments.
+    (B,); outputs: of a binary classifier with one output, if no attribute `outputs` of the model
+    says it, for :class:`TwoLogits`; options: those of :func:`build`, or the callable's own.
 
     >>> model = load_model("cnn", classes=10, shape=(1, 8, 8), activation="silu")
     >>> model.training
@@ -108,7 +109,7 @@ def load_model(
     elif spec.endswith(".py"):
         raise ValueError(f"which callable in the file? Write {spec + ':callable'!r}")
     else:
-        model = build(spec, classes=classes, shape=shape, **options)
+        model = build(spec, classes=1 if outputs else classes, shape=shape, **options)
     if weights is not None:
         load_weights(model, weights)
         # Nothing in the shape of a run's weights tells its activation.
@@ -119,7 +120,7 @@ def load_model(
                 what = f"{weights} was trained with activation={trained}, not {given}"
                 way = f"name the run's folder instead, or give model.activation={trained}"
                 raise ValueError(f"{what}: {way}")
-    model.eval()
+    model = (TwoLogits(model, outputs) if outputs else TwoLogits.where_said(model)).eval()
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         with torch.no_grad():

@@ -95,14 +95,20 @@ def describe_network(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
         own = "give your own function its arguments by model.options"
         raise ValueError(f"model.width and model.activation are for the built-in networks; {own}")
     classes = len(dataset.classes) if dataset.classes else 1
-    return {"name": name, "classes": classes, "shape": dataset.input_shape, "options": options}
+    found = {"name": name, "classes": classes, "shape": dataset.input_shape, "options": options}
+    if config.outputs == "logits":
+        return found
+    if classes != 2:
+        raise ValueError(f"model.outputs={config.outputs} is for two classes; there are {classes}")
+    return {**found, "outputs": config.outputs}
 
 
 def build_model(architecture: dict[str, Any], weights: Path | None = None) -> nn.Module:
     """The network of a model.json, in eval mode, with these weights or random ones."""
     name, classes = architecture["name"], architecture["classes"]
     shape, options = tuple(architecture["shape"]), architecture["options"]
-    return load_model(name, weights, classes=classes, shape=shape, **options)
+    outputs = architecture.get("outputs")
+    return load_model(name, weights, classes=classes, shape=shape, outputs=outputs, **options)
 
 
 def build_optimiser(model: nn.Module, config: OptimiserConfig) -> torch.optim.Optimizer:

@@ -53,7 +53,8 @@ class ModelConfig:
     """The network.
 
     name: a built-in network, "package.module:callable" or "file.py:callable"; "auto" is a small CNN
-    for images and an MLP for vectors. weights: a file with the state dict to start from; options:
+    for images and an MLP for vectors. weights: a file with the state dict to start from; outputs:
+    of a binary classifier with one output what it is, for :class:`taser.models.TwoLogits`; options:
     further keyword arguments of the network. freeze_norm: keep BatchNorm in evaluation mode with
     its statistics, which suits short fine-tuning.
     """
@@ -62,6 +63,7 @@ class ModelConfig:
     width: Count | None = None
     activation: Literal["relu", "silu", "softplus"] | None = None
     weights: str | None = None
+    outputs: Literal["logits", "logit", "probability"] = "logits"
     freeze_norm: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
