@@ -55,12 +55,12 @@ def order(folder: Path) -> list[str]:
 
 def test_a_run_waits_for_those_that_it_needs_and_is_done_once(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    runs.add({"job0": {"value": 1, "start": "job2"}, "job1": {"value": 2, "judged": "job0"},
+    runs.add({"job0": {"value": 1, "start": "job2"}, "job1": {"value": 2, "start": "job0"},
               "job2": {"value": 3, "here": True}})  # fmt: skip
     seen: list[tuple[int, int, str]] = []
     run(runs, LocalProcesses(2), threads=1, progress=lambda *words: seen.append(words))
     assert runs.result("job2") == {"value": 3, "threads": 1, "gpu": None}
-    assert [runs.required_result(name)["value"] for name in runs.names()] == [4, 2, 3]
+    assert [runs.required_result(name)["value"] for name in runs.names()] == [4, 6, 3]
     assert order(tmp_path) == ["job2", "job0", "job1"]
     assert seen[0] == (0, 300, "0 of 3 runs")
     assert [done for done, *_ in seen] == sorted(done for done, *_ in seen)

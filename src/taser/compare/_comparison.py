@@ -23,7 +23,6 @@ from taser.training import load_trained, read_recipe, train
 from taser.training._build import build_data
 from taser.training._config import RegulariserConfig
 from taser.training._recipes import check_code
-from taser.training._run_folder import read_data_config
 
 from ._comparison_config import ComparisonConfig, Job, job_name, read_comparison
 from ._executors import LocalProcesses
@@ -66,18 +65,9 @@ def compare(
 def run_job(
     folder: Path, job: Job, progress: Progress | None, *, trust_code: bool = False
 ) -> dict[str, Any]:
-    """Train and evaluate one run, or evaluate another run's network; resumable."""
+    """Train and evaluate one run; resumable."""
     load_network = partial(load_trained, trust_code=trust_code)
     runs = Runs(folder.parent)
-    if "judged" in job:
-        runs.required_result(job["judged"])
-        home = runs.folder / job["judged"] / "run"
-        if not (home / "best.safetensors").exists():
-            raise ValueError(f"the weights of {job['judged']} are gone: train it in another folder")
-        model = load_network(home).to(default_device())
-        test = build_data(read_data_config(home)).test
-        evaluations = _evaluate(model, folder, test, job["evaluation"], progress)
-        return {"judged": job["judged"], "evaluations": evaluations}
     chosen = chosen_overrides(runs, job["choices"])
     overrides = [*job["overrides"], *chosen, *job.get("candidate", [])]
     if "start" in job:

@@ -12,7 +12,6 @@ from pydantic.dataclasses import dataclass
 from taser._names import hint, unknown
 from taser._settings import SETTINGS, Count, Number, Whole, from_mapping, read_yaml
 from taser.attacks import ATTACK_NAMES, Threat
-from taser.attacks._threat import shown
 from taser.training import read_recipe
 from taser.training._recipes import FOLDER, check_code, find_recipe, shipped_recipes
 
@@ -108,10 +107,6 @@ class ComparisonConfig:
     n, epsilon, norm, attacks
         Of the evaluation, on the same n test examples for all runs. {"spsa": 100} as `fewer` tries
         an attack on fewer of them, where it is too slow for all.
-    unseen
-        Threats that training did not use, such as [{"norm": "l2", "epsilon": 0.6}]: every run is
-        evaluated under them as well, by the attacks that are tried on all n. They may be added
-        after the runs are finished, while the weights exist.
     audited
         On how many test examples the runs of the variant "taser" are audited, or twice as many
         and so on while too few are right; none by default.
@@ -133,7 +128,6 @@ class ComparisonConfig:
     norm: Literal["linf", "l2"] = "linf"
     attacks: tuple[str, ...] = ("autoattack", "spsa")
     fewer: dict[str, Count] = field(default_factory=dict)
-    unseen: list[Any] = field(default_factory=list)
     audited: Whole = 0
 
     def __post_init__(self) -> None:
@@ -144,13 +138,6 @@ class ComparisonConfig:
         for attack in (*self.attacks, *self.fewer):
             if attack not in ATTACK_NAMES:
                 raise unknown("attack", attack, ATTACK_NAMES)
-        for threat in self.unseen:
-            if not isinstance(threat, dict) or {*threat, "norm"} != {"norm", "epsilon"}:
-                example = "{norm: l2, epsilon: 0.6}"
-                raise ValueError(f"unseen needs threats such as {example}; got {threat}")
-            Threat(**threat)
-        if self.unseen and not set(self.attacks) - set(self.fewer):
-            raise ValueError("unseen needs an attack that is tried on all n examples")
         tried = self.search.candidates if self.search else ()
         named = {"tuned": self.tuned, "scratch": self.scratch or (), "search": tried}
         for key, variants in named.items():
@@ -194,20 +181,11 @@ class ComparisonConfig:
             for method in self.methods:
                 for variant in self.scratch or self.variants:
                     job = self._run(method, variant, seed, None)
-                    yield from self._with_unseen(job_name(method, variant, seed), job)
+                    yield job_name(method, variant, seed), job
                 for variant in self.variants if self.finetune is not None else ():
                     job = self._run(method, variant, seed, self.finetune)
                     job["start"] = job_name(method, "off", seed)
-                    yield from self._with_unseen(job_name(method, variant, seed, "3-tune"), job)
-
-    def _with_unseen(self, name: str, job: Job) -> Iterator[tuple[str, Job]]:
-        """A run, and the evaluations of its network under each unseen threat."""
-        yield name, job
-        attacks = {a: n for a, n in job["evaluation"]["attacks"].items() if a not in self.fewer}
-        for threat in (Threat(**given) for given in self.unseen):
-            own = {"epsilon": threat.epsilon, "norm": threat.norm, "attacks": attacks}
-            short = f"{threat.norm}-{shown(threat.epsilon).replace('/', '_')}"
-            yield f"{name}-{short}", {"judged": name, "evaluation": {"n": self.n, **own}}
+                    yield job_name(method, variant, seed, "3-tune"), job
 
     def _search_jobs(self, search: Search, method: str) -> Iterator[tuple[str, Job]]:
         """The short runs for one method; those of a variant need the settings of "off"."""
@@ -269,10 +247,8 @@ def variant_of(variant: str) -> str:
     return VARIANTS.get(variant, variant)
 
 
-def run_title(name: str, job: Job) -> str:
-    """A run in words, such as "PGD + TASER, seed 0"; an evaluation of another run by its name."""
-    if "judged" in job:
-        return f"{name} (evaluation)"
+def run_title(job: Job) -> str:
+    """A run in words, such as "PGD + TASER, seed 0"."""
     variant = "" if job["variant"] == "off" else f" {variant_of(job['variant'])}"
     tried = "".join(f", {override}" for override in job.get("candidate", []))
     return f"{title_of(job['method'], 'start' in job)}{variant}, seed {job['seed']}{tried}"

@@ -36,7 +36,8 @@ def read_records(folder: Path) -> list[Record]:
         )
     try:
         with lzma.open(path) as stream:
-            records = [json.loads(line) for line in read_bounded(stream, path).splitlines()]
+            lines = map(json.loads, read_bounded(stream, path).splitlines())
+            records = [line for line in lines if "judged" not in line["job"]]  # of an older version
         for record in records:
             for evaluation in record.get("evaluations", []) if record["job"] else []:
                 evaluation["clean"] = list(map(int, evaluation["clean"]))

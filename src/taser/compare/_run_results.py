@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -141,22 +140,10 @@ class Results:
         done, total = len(self.records) - len(self.missing), len(self.records)
         if not self.missing:
             return f"All {total} runs are finished."
-        titles = {record["run"]: run_title(record["run"], record["job"]) for record in self.records}
+        titles = {record["run"]: run_title(record["job"]) for record in self.records}
         named = [f"{titles[name]}: {why}" for name, why in list(self.missing.items())[:3]]
         more = f"; and {len(self.missing) - 3} more" * (len(self.missing) > 3)
         return f"Incomplete: {done} of {total} runs are finished. Missing: {'; '.join(named)}{more}"
-
-    @cached_property
-    def unseen(self) -> dict[Threat, list[RunResult]]:
-        """The runs as evaluated under each threat that training did not use."""
-        trained = {run.record["run"]: run.record for run in self.runs}
-        found: dict[Threat, list[RunResult]] = {}
-        for record in self.records:
-            if "judged" in record["job"] and "evaluations" in record:
-                again = {"evaluations": record["evaluations"]}
-                run = RunResult({**trained[record["job"]["judged"]], **again})
-                found.setdefault(run.threat, []).append(run)
-        return found
 
     def rows(self, *, baseline: str = "off") -> list[Row]:
         """A row for each method and variant; gains are over the variant `baseline`."""
@@ -173,7 +160,7 @@ def read_results(folder: Path | str) -> Results:
     """The finished runs of a comparison, from its folder or from a folder of records."""
     records, runs = read_records(Path(folder)), []
     for record in records:
-        if "result" in record and not {"candidate", "judged"} & record["job"].keys():
+        if "result" in record and "candidate" not in record["job"]:
             try:
                 runs.append(RunResult(record))
             except (KeyError, TypeError, AttributeError) as error:

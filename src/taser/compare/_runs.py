@@ -79,7 +79,7 @@ class Runs:
         for name in left:
             with suppress(OSError):
                 done, stage = (self.folder / name / "progress.txt").read_text().split(" ", 1)
-                words.append(f"{run_title(name, self.job(name))}: {stage}")
+                words.append(f"{run_title(self.job(name))}: {stage}")
                 share += int(done)
         return 100 * (len(names) - len(left) + failures) + share, 100 * len(names), "; ".join(words)
 
@@ -174,7 +174,8 @@ def _needed(job: Job) -> Iterator[str]:
     """The runs whose results or weights a run needs."""
     for choice in job.get("choices", []):
         yield from choice["among"]
-    yield from (job[key] for key in ("start", "judged") if key in job)
+    if "start" in job:
+        yield job["start"]
 
 
 def _keep_error(future: Any, folder: Path) -> None:

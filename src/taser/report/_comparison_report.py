@@ -99,8 +99,6 @@ def _sections(results: Results) -> Iterator[tuple[str, list[Block]]]:
     yield "Accuracy", [*accuracy_tables(results)]
     yield "Attacked images", drawn(draw_images(results), IMAGES)
     yield "Against other penalties", present(tables.penalty_table(results))
-    unseen = [tables.unseen_table(threat, runs) for threat, runs in results.unseen.items()]
-    yield "Attacks that training did not use", [*unseen]
     if found := validations(results):
         yield "Training", drawn(draw_training(found), TRAINING)
     seed = min(run.seed for run in results.runs)

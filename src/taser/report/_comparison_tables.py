@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from taser.attacks import Threat
-from taser.compare import Results, Row, RunResult, rows
+from taser.compare import Results, Row
 from taser.compare._comparison_config import title_of, variant_of
-from taser.compare._run_results import headline, verdict
+from taser.compare._run_results import verdict
 
 from ._page import Table, with_bounds
 
@@ -130,33 +129,6 @@ def search_table(results: Results) -> Table | None:
         "Runs of the search, evaluated on the validation split, in per cent: the highest robust "
         "accuracy (for standard training alone the highest clean accuracy) was chosen, among those "
         f"that lose no more clean accuracy than the search allows. All had {alike}.",
-    )  # fmt: skip
-
-
-def unseen_table(threat: Threat, runs: Sequence[RunResult]) -> Table:
-    """The runs as evaluated under a threat that training did not use."""
-    measure = headline(runs[0].attacks)
-    found = rows(runs, ["clean", measure])
-    against = {(row.method, row.finetuned): row
-               for row in rows(runs, ["clean", measure], baseline="gradient")
-               if row.variant == "taser" and row.gain}  # fmt: skip
-    seeds = any(row.gain_retrained for row in found)
-    cells = []
-    for row in found:
-        other = against.get((row.method, row.finetuned)) if row.variant == "taser" else None
-        cells.append([
-            title_of(row.method, row.finetuned), variant_of(row.variant),
-            _percent(row.accuracy[measure].value), _gain(row, measure), row.verdict,
-            *([_retrained(row, measure)] * seeds), *([_gain(other, measure)] * bool(against)),
-        ])  # fmt: skip
-    headings = ["method", "variant", label_of(measure), "Δ", "verdict",
-                *(["with other seeds"] * seeds), *(["against ‖∇m‖²"] * bool(against))]  # fmt: skip
-    return Table(
-        headings, cells,
-        f"The same networks under {threat}, which training did not use: accuracy in per cent, "
-        f"n = {found[0].n[measure]}. Δ against the method alone, and against the isotropic penalty "
-        "where there is one, with paired 95 % intervals over the examples, in bold where they "
-        f"exclude zero.{OTHER_SEEDS * seeds}",
     )  # fmt: skip
 
 
