@@ -36,9 +36,8 @@ class TooFewCorrect(ValueError):
 class Audit:
     """The checks' results.
 
-    curve: their accuracy as ε grows; n: how many of the `given` examples are audited, all that the
-    model gets right; robust: how many of them are right under every attack; findings: other
-    oddities; settings: seeds, hashes, versions and budgets.
+    n: how many of the `given` examples the model gets right; curve: their accuracy as ε grows;
+    robust: how many are right under every attack; settings: seeds, hashes, versions and budgets.
     """
 
     checks: tuple[Check, ...]
@@ -51,12 +50,11 @@ class Audit:
     settings: dict[str, Any]
 
     def __repr__(self) -> str:
-        names = "; failed: " * bool(self.failed) + ", ".join(check.name for check in self.failed)
-        counts = (
-            f"{len(self.checks)} checks, {len(self.failed)} failed, {len(self.skipped)} skipped"
-        )
+        failed = ", ".join(check.name for check in self.failed) or "none"
+        found = ", ".join(finding.name for finding in self.findings) or "none"
         where = f"{100 * self.accuracy.value:.1f} % robust at {self.threat}, n={self.given}"
-        return f"Audit({self.verdict}, {where}: {counts}{names})"
+        checks = f"{len(self.checks)} checks, failed: {failed}"
+        return f"Audit({self.verdict}, {where}; {checks}; findings: {found})"
 
     @property
     def accuracy(self) -> Interval:
@@ -99,19 +97,15 @@ def audit(
 ) -> Audit:  # fmt: skip
     """Check a model for gradient masking (Athalye et al., 2018; Carlini et al., 2019).
 
-    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only examples that the model gets right are
-    audited.
-
-    threat: the threat model of the claim, by default ℓ∞, 8/255; surrogate: an undefended model of
-    the same task, or a function that trains one, called after everything else was checked; without
-    it the transfer check is skipped; steps, restarts: of PGD, whose
-    convergence is checked by four times the steps and twice the starts; queries: of each attack
-    without gradients for one example, or a few more; out: a folder to store finished batches in, so
-    that the audit goes on when it is started again.
+    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only what the model gets right is attacked.
+    threat: by default ℓ∞, 8/255; surrogate: an undefended model of the same task, or a function
+    that trains one, called after all was checked; without it the transfer check is skipped; steps,
+    restarts: of PGD, which is also run with four times the steps and with twice the starts;
+    queries: of each attack without gradients for one example; out: a folder to store finished
+    batches in, so that the audit goes on when it is started again.
 
     A comparison fails if the attack that should be weaker breaks more than 2 % of the examples
-    beyond those that the stronger one broke, and sampling error cannot explain it (exact binomial
-    test, 1 %): a search that stops before its end misses a few by chance.
+    beyond those of the stronger one, significantly (exact binomial test, 1 %).
     """
     threat = threat or Threat()
     device = device_of(model, x)

@@ -35,20 +35,18 @@ def evaluate(
 ) -> Evaluation:  # fmt: skip
     """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
 
-    threat: where attacks may go, by default ℓ∞, 8/255, pixels in [0, 1]; attacks: names
-    ("autoattack", "spsa", "spsa-strong", "pgd", "noise", …) or attacks of your own; n: examples,
-    drawn with a fixed seed, the same for every model, N or more for all; seed, batch_size: of the
-    attacks, which with the same weights and data give the same record; progress: called with (done,
-    total, label), counted in forward passes.
+    threat: by default ℓ∞, 8/255, pixels in [0, 1]; attacks: names ("autoattack", "spsa", "pgd", …)
+    or attacks of your own; n: examples, drawn with a fixed seed, the same for every model, N or
+    more for all; seed, batch_size: of the attacks, which with the same weights and data give the
+    same record; progress: called with (done, total, label), counted in forward passes.
 
-    out: a folder to store finished batches in. Killed and started again, the evaluation resumes; at
-    the end the folder holds evaluation.json and the adversarial inputs.
+    out: a folder for finished batches, from which an evaluation that was killed resumes, and then
+    for evaluation.json and the adversarial inputs.
 
-    Each attack is tried on **every** example that is right when clean; only the stages inside
-    AutoAttack run each on what the earlier ones left. The worst case counts the examples that are
-    right under all of them. The model runs in eval mode and is left as it was; attacks see a copy
-    with BatchNorm folded, but verdicts are the model's own, and a point counts only if it lies in
-    the ball and in the box.
+    Each attack is tried on **every** example that is right when clean, and the worst case counts
+    those that are right under all. The model runs in eval mode and is left as it was; attacks see a
+    copy with BatchNorm folded, but verdicts are the model's own, and only points in the ball and in
+    the box count.
     """
     threat = threat or Threat()
     if batch_size < 1:
