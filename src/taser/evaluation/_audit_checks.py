@@ -38,7 +38,7 @@ ALLOWED_LOSS = 0.10
 SMALL_STEP = 1 / 30  # of ε
 # Of robust examples: at most 1 % for honest networks on digits, for most masked ones 29 % or more.
 ALLOWED_UNPREDICTED = 0.10
-OVERFITTED_ABOVE, OVERFITTED_RATIO = 0.5, 10.0  # accuracy under one step, and how many times less
+OVERFITTED_ABOVE, OVERFITTED_RATIO = 0.5, 3.0  # accuracy under one step, and how many times less
 SIGNIFICANCE = 0.01  # a check fails if its count is less probable at the allowed share
 ROUNDING = 1e-3  # of the logits' deviation: above what another order of a batch changes in float32
 SPSA_STEPS = 32  # as in the paper; each takes two queries a sample
