@@ -69,12 +69,14 @@ class Batches:
     examples: a split, or a pair of tensors (x, y); augment: for instance :class:`CropAndFlip`;
     shuffle: a new order in each epoch; smallest: if an epoch's last batch has fewer rows than this,
     they join the batch before it: one row has no variance, neither for BatchNorm nor for the
-    penalty.
+    penalty; extra: more examples, of which `extra_share` of every batch is drawn, with replacement
+    (Gowal et al., 2021); an epoch is as long as without, and their index goes on after the split's.
     """
 
     def __init__(
         self, examples: Split | tuple[Tensor, Tensor], batch_size: int, *, seed: int = 0,
         augment: Augmentation | None = None, shuffle: bool = True, smallest: int = 2,
+        extra: Split | None = None, extra_share: float = 0.7,
     ) -> None:  # fmt: skip
         self.examples = examples if isinstance(examples, Split) else Split(*examples)
         self.y = self.examples.y
@@ -85,6 +87,7 @@ class Batches:
             raise ValueError(f"{wanted}; got {batch_size} and {seed}")
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.augment, self.smallest = augment, smallest
+        self.extra, self.extra_share = extra, extra_share
         self.epoch = 0
         self.position = 0  # batches of this epoch that were yielded
 
@@ -112,9 +115,18 @@ class Batches:
 
     def _batch(self, index: Tensor) -> Batch:
         rows = index.to(self.y.device)
-        x, y = self.examples.rows(rows), self.y[rows]
+        x, y, generator = self.examples.rows(rows), self.y[rows], self._generator(1 + self.position)
+        if self.extra is not None:
+            own = len(index) - round(self.extra_share * len(index))
+            drawn = torch.randint(len(self.extra), (len(index) - own,), generator=generator)
+            more = drawn.to(self.y.device)
+            # Mixed, so that processes and pieces of a batch have their share of both.
+            mixed = torch.randperm(len(index), generator=generator)
+            x = torch.cat([x[:own], self.extra.rows(more)])[mixed.to(x.device)]
+            y = torch.cat([y[:own], self.extra.y[more]])[mixed.to(y.device)]
+            index = torch.cat([index[:own], len(self.y) + drawn])[mixed]
         if self.augment is not None:
-            x = self.augment(x, generator=self._generator(1 + self.position))
+            x = self.augment(x, generator=generator)
         return Batch(x, y, index)
 
     def _generator(self, purpose: int) -> torch.Generator:
@@ -128,6 +140,7 @@ class Batches:
         return {
             "epoch": self.epoch, "position": self.position, "examples": len(self.y),
             "batch_size": self.batch_size, "seed": self.seed, "shuffle": self.shuffle,
+            "extra": None if self.extra is None else [self.extra.hash, self.extra_share],
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

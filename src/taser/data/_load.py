@@ -272,6 +272,33 @@ def read_npz(path: Path) -> RawDataset:
     return RawDataset({part: (x, y) for (part, (x, _)), y in numbered}, classes)
 
 
+def read_extra(path: Path, dataset: Dataset) -> Split:
+    """More images of the same classes from an .npz with `image` and `label`, or x and y.
+
+    image: (N, H, W, C) bytes, as generated sets are published, or as :func:`load` takes them.
+    """
+    if not dataset.train.is_images or dataset.classes is None:
+        raise ValueError(f"data.extra is for images with classes; {dataset.name} holds others")
+    if not path.is_file():
+        raise FileNotFoundError(f"data.extra should be an .npz; there is no file at {path}")
+    arrays = read_arrays(path)
+    x, y = arrays.get("image", arrays.get("x")), arrays.get("label", arrays.get("y"))
+    if x is None or y is None or y.dtype.kind not in "iu":
+        got = ", ".join(f"{name} of {array.dtype}" for name, array in arrays.items())
+        raise ValueError(
+            f"{path} should hold image and label (class numbers), or x and y; got {got}"
+        )
+    if x.shape[1:] != dataset.input_shape and x.ndim == 4:
+        x = x.transpose(0, 3, 1, 2)
+    x = np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
+    try:
+        split = Split(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    dataset.check(split, f"the extra images in {path}")
+    return split
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays in an .npz; no pickles, for an array of objects could run code."""
     try:

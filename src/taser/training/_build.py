@@ -16,7 +16,7 @@ from taser._names import unknown
 from taser._runtime import WEIGHTS, combine_seeds, world_size
 from taser.attacks import Threat
 from taser.data import Batches, CropAndFlip, Dataset, Split, load
-from taser.data._load import hold_out
+from taser.data._load import hold_out, read_extra
 from taser.models import load_model
 from taser.models._copies import EMA, supports_channels_last
 from taser.objectives import OBJECTIVES, Objective, one_step_pgd
@@ -36,10 +36,6 @@ from ._config import (
 from ._step import AttackView, Learner, Precision
 
 T = TypeVar("T")
-REGULARISER_KEYS = (
-    "form", "operator", "center", "backend", "probes", "step", "unbiased", "every", "batchnorm",
-    "norm", "of",
-)  # fmt: skip
 FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
 
 
@@ -194,13 +190,10 @@ def build_regulariser(
     if config.name == "none":
         return None
     kind = REGULARISERS[config.name]
-    given = {
-        **{name: getattr(config, name) for name in REGULARISER_KEYS}, "projections": config.probes,
+    given = {k: v for k, v in vars(config).items() if v is not None and k != "options"} | {
+        "projections": config.probes, "threat": threat, "generator": generator,
         "probe": Output() if dataset.task == "regression" else None,
-        "threat": threat, "generator": generator,
     }  # fmt: skip
-    if config.fraction is not None:
-        given["fraction"] = config.fraction
     if "score" in signature(kind).parameters:
         given["score"] = build_score(config, dataset)
     return _construct(kind, given, config.options, "regulariser")
@@ -284,9 +277,10 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     if size % (n := world_size()):
         raise ValueError(f"loop.batch={size} is shared by {n} processes: give a multiple of that")
     config.check_pieces(size // world_size())
+    extra = config.data.extra and read_extra(Path(config.data.extra).expanduser(), dataset)
     batches = Batches(
-        dataset.train.to(device), size, seed=loop.seed,
-        augment=build_augmentation(config.data, dataset),
+        dataset.train.to(device), size, seed=loop.seed, extra=extra.to(device) if extra else None,
+        extra_share=config.data.extra_share, augment=build_augmentation(config.data, dataset),
         smallest=2 * world_size() * loop.accumulate,  # two rows for each process and piece
     )  # fmt: skip
     average = EMA(model, loop.ema) if loop.ema else None

@@ -33,7 +33,8 @@ class DataConfig:
     of the training part that is held out. augment: "auto" crops and flips CIFAR-10 only; padding:
     pixels around an image before the crop. size: side to which a folder's images are resized. For
     tables: target is the column to predict, ignore lists columns to leave out, and task replaces
-    the guess from the target.
+    the guess from the target. extra: an .npz of more images, generated or pseudo-labelled, that
+    make up `extra_share` of every batch.
     """
 
     name: str = "digits"
@@ -45,6 +46,8 @@ class DataConfig:
     target: str | None = None
     ignore: tuple[str, ...] = ()
     task: Literal["classification", "regression"] | None = None
+    extra: str | None = None
+    extra_share: Share = 0.7
     seed: Whole = 0
 
 
