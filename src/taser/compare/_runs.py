@@ -20,7 +20,7 @@ from ._comparison_config import Job, run_title
 RunJob = Callable[[Path, Job, Progress], dict[str, Any]]
 """(the run's folder, its settings, progress) → its result, as JSON; resumable by itself."""
 
-POLL = 0.5  # seconds between two looks at the runs in hand
+POLL = 0.5  # seconds between two looks at the running ones
 NOTE_EVERY = 2.0  # seconds between notes of a run's progress
 
 
@@ -28,7 +28,7 @@ NOTE_EVERY = 2.0  # seconds between notes of a run's progress
 class Runs:
     """folder/<name>/ of each run holds job.json, its settings, and result.json or error.txt.
 
-    A run in hand writes the per cent done and its stage to progress.txt.
+    A running one writes the per cent done and its stage to progress.txt.
     """
 
     folder: Path
