@@ -14,6 +14,7 @@ from taser.attacks import (
     Attack,
     AutoAttackPart,
     RandomNoise,
+    RaySearch,
     RestartedPGD,
     Threat,
     Transfer,
@@ -96,3 +97,16 @@ def test_a_function_is_no_model(attack: Attack) -> None:
     x, y = digits(4)
     with pytest.raises(TypeError, match=r"torch\.nn\.Module.*got function.*taser\.models\.Wrapped"):
         attack(lambda x: model(x), x, y, generator=seeded())
+
+
+@pytest.mark.parametrize(
+    "attack", [*ATTACKS[:-1], RaySearch(THREAT, trials=2), ATTACKS[-1]],
+    ids=lambda a: getattr(a, "name", "training pgd"),
+)  # fmt: skip
+def test_a_model_that_returns_no_tensor_is_named(attack: Attack) -> None:
+    linear = nn.Linear(4, 3)
+    model = Wrapped(lambda x: {"logits": linear(x)}, linear)
+    if isinstance(attack, Transfer):
+        attack = Transfer(attack.attack, model)
+    with pytest.raises(TypeError, match="the model should return a tensor; got dict"):
+        attack(model, torch.rand(6, 4), torch.arange(6) % 3)

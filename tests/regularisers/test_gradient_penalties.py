@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cases
+from taser.models import Wrapped
 from taser.probes import Logit, Margin, Output, Probed
 from taser.regularisers import GradientNorm, Jacobian, Regulariser
 from taser.stein import SharedPass
@@ -227,3 +228,11 @@ def test_parameter_gradients(name: str, penalty: Callable[[], Regulariser]) -> N
         expected = (ends[0] - ends[1]) / (2 * STEP)
         found = sum((g * d).sum().item() for g, d in zip(gradients, way, strict=True))
         assert abs(found - expected) < 1e-7 * size
+
+
+@pytest.mark.parametrize("penalty", [GradientNorm(), GradientNorm(backend="reverse"), Jacobian()])
+def test_a_detached_model_is_refused(penalty: Regulariser) -> None:
+    linear = nn.Linear(4, 3)
+    model = Wrapped(lambda x: linear(x).detach(), linear)
+    with pytest.raises(ValueError, match="does not depend on x through autograd"):
+        penalty(model, torch.rand(6, 4), torch.arange(6) % 3)

@@ -349,3 +349,17 @@ def test_errors_show_wrong_labels_as_they_were_given(y: Tensor) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     with pytest.raises(ValueError, match=r"one whole number for each input; got torch.float32, in"):
         penalty(model, torch.rand(16, 1, 2, 2), y)
+
+
+def test_a_score_that_works_in_place_leaves_the_inputs_alone() -> None:
+    """One that takes a gradient of its own, say."""
+    case = cases.case("mlp")
+    x = case.x.clone()
+
+    def score(x: Tensor) -> Tensor:
+        x.requires_grad_()
+        return torch.autograd.grad(-x.square().sum() / 2, x)[0]
+
+    robust = Taser(score, form="paper")
+    robust(case.model, x, case.y)
+    assert not x.requires_grad

@@ -102,10 +102,28 @@ def at_older_weights(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return loss
 
 
+def at_older_weights_by_data(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """As older code changes weights, which autograd does not count."""
+    loss = F.cross_entropy(model(x), y).detach()
+    for parameter in model.parameters():
+        parameter.data.mul_(1.01)
+    return loss
+
+
+def with_other_weights_put_in(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x), y).detach()
+    for parameter in model.parameters():
+        parameter.data = 1.01 * parameter.data
+    return loss
+
+
 @pytest.mark.parametrize(
     "loss",
-    [other_x, changed_in_place, without_gradient, backward_first, at_older_weights],
-)
+    [
+        other_x, changed_in_place, without_gradient, backward_first, at_older_weights,
+        at_older_weights_by_data, with_other_weights_put_in,
+    ],
+)  # fmt: skip
 def test_a_forward_of_something_else_is_not_used(
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> None:

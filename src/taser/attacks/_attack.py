@@ -103,7 +103,9 @@ class WorstPoints:
     def __init__(self, model: Model, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x.detach().clone(), y
         with torch.no_grad():
-            self.loss = margin(model(self.x.clone()), y)  # a first layer may work in place
+            self.loss = margin(
+                outputs_of(model, self.x.clone()), y
+            )  # a first layer may work in place
 
     robust = property(lambda self: (~(self.loss > 0)).nonzero()[:, 0])
 

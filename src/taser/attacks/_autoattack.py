@@ -16,7 +16,7 @@ from taser._names import unknown
 from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode, restored_rng
 
-from ._attack import Attack, AttackWarning, Model
+from ._attack import Attack, AttackWarning, Model, outputs_of
 from ._pgd import RestartedPGD
 from ._simple import Cascade
 from ._spsa import SPSA
@@ -125,7 +125,7 @@ class AutoAttackPart:
             return moved + (threat.valid(moved, x[rows]) - moved).detach()
 
         def logits(u: Tensor, rows: Tensor) -> Tensor:
-            return model(back(u.to(x.dtype), rows).clone()).float()  # it may begin in place
+            return outputs_of(model, back(u.to(x.dtype), rows).clone()).float()  # it may begin in place
 
         with eval_mode(model, freeze=True), restored_rng(x.device):
             # The package wants u in [0, 1] and single precision: (x − low)/(high − low), or, where

@@ -10,7 +10,7 @@ from torch import Tensor
 from taser._runtime import rows_like
 from taser.stein._model_state import eval_mode
 
-from ._attack import Attack, Model, WorstPoints, check_positive, short_repr
+from ._attack import Attack, Model, WorstPoints, check_positive, outputs_of, short_repr
 from ._threat import Rng, Threat
 
 BISECTIONS = 10  # a radius to a thousandth of the box
@@ -74,7 +74,7 @@ class RaySearch:
 
         def is_wrong(*ray: Tensor) -> Tensor:
             """Whether the class is wrong there, (R,)."""
-            return model(points(*ray)).argmax(1) != y[ray[0]]
+            return outputs_of(model, points(*ray)).argmax(1) != y[ray[0]]
 
         with eval_mode(model, freeze=True), torch.no_grad():
             everyone = torch.arange(len(x), device=x.device)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from taser.probes import Margin, Probe, Probed
 from taser.stein import Regulariser, SharedPass, SteinPenalty
 from taser.stein._checks import check_choice, check_count, check_layers, plain_kernels
-from taser.stein._residual import probe_gradient
+from taser.stein._residual import NO_GRADIENT, probe_gradient
 
 Size = Literal["l1", "l2"]
 Of = Literal["margin", "loss"]
@@ -112,6 +112,8 @@ class Jacobian(Regulariser):
         with torch.enable_grad(), plain_kernels():
             x = x.detach().requires_grad_()
             z = model(x.clone()).reshape(len(x), -1)  # a copy: it may begin in place
+            if not z.requires_grad:
+                raise ValueError(NO_GRADIENT)
             total = z.new_zeros(())
             for _ in range(self.projections):
                 v = torch.randn(z.shape, generator=generator, device=z.device, dtype=z.dtype)

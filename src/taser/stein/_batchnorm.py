@@ -226,7 +226,7 @@ class SharedPass(TorchFunctionMode):
         self.layers: list[tuple] = []  # the model's submodules and their modes in the loss
         self.random = False  # whether the pass drew random numbers
         self._weights = [] if self.model is None else list(self.model.parameters())
-        self._versions = self._count_changes()
+        self._versions = self._fingerprint()
         self._rng_before: list[Tensor] = []
         self._hook: RemovableHandle | None = None
         self._graph = True
@@ -236,7 +236,7 @@ class SharedPass(TorchFunctionMode):
         return f"SharedPass(statistics of {len(self.statistics)} BatchNorms, outputs={outputs})"
 
     def __enter__(self) -> Self:
-        self._versions = self._count_changes()
+        self._versions = self._fingerprint()
         self._rng_before = self._rng_states()
         self._graph = torch.is_grad_enabled()
         if self.norms:
@@ -291,11 +291,18 @@ class SharedPass(TorchFunctionMode):
     @property
     def at_present_weights(self) -> bool:
         """Whether the weights are those that the pass was made with."""
-        return self._count_changes() == self._versions
+        return self._fingerprint() == self._versions
 
-    def _count_changes(self) -> int:
-        """How often the weights have been changed in place, as an optimiser does."""
-        return sum(weight._version for weight in self._weights)
+    def _fingerprint(self) -> list[tuple[int, int, float]]:
+        """How often each weight was changed in place, as an optimiser does, and where it lies.
+
+        And its first number, as `weight.data.add_` is not counted; on a CPU, where it is at hand.
+        """
+
+        def first(w: Tensor) -> float:
+            return float(w.detach()[(0,) * w.ndim]) if w.is_cpu and w.numel() else 0.0
+
+        return [(w._version, w.data_ptr(), first(w)) for w in self._weights]
 
     def _rng_states(self) -> list[Tensor]:
         devices = {weight.device for weight in self._weights if weight.is_cuda}

@@ -129,7 +129,7 @@ class Regulariser(nn.Module, ABC):
                 rows = torch.randperm(batch, device=x.device, generator=generator)[:part]
                 x, y = x[rows], None if y is None else y[rows]
                 s, shared = None if s is None else s[rows], shared.rows(rows)
-            value = self.penalise(module, full_precision(x), y, s, shared)
+            value = self.penalise(module, full_precision(x.detach()), y, s, shared)
         check_gradient(value, module)
         if rows is not None:
             value = value * self.batch_correction(len(rows), batch)

@@ -33,6 +33,10 @@ from ._checks import (
 from ._model_state import any_compiled, without_checkpointing
 
 logger = logging.getLogger("taser")
+NO_GRADIENT = (
+    "f(x) does not depend on x through autograd: is the model detached, or run under no_grad or "
+    "inference_mode inside f?"
+)
 Function = Callable[[Tensor], Tensor]
 """A scalar function of each input, (B, *) → (B,)."""
 
@@ -328,10 +332,7 @@ def probe_gradient(f: Function, x: Tensor, *, graph: bool = False) -> tuple[Tens
                 value.sum(), x, create_graph=graph, allow_unused=True, materialize_grads=graph
             )
     if gradient is None:
-        raise ValueError(
-            "f(x) does not depend on x through autograd: is the model detached, or run under "
-            "no_grad or inference_mode inside f?"
-        )
+        raise ValueError(NO_GRADIENT)
     return x, gradient
 
 
