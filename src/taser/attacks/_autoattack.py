@@ -125,7 +125,8 @@ class AutoAttackPart:
             return moved + (threat.valid(moved, x[rows]) - moved).detach()
 
         def logits(u: Tensor, rows: Tensor) -> Tensor:
-            return outputs_of(model, back(u.to(x.dtype), rows).clone()).float()  # it may begin in place
+            points = back(u.to(x.dtype), rows).clone()  # a first layer may work in place
+            return outputs_of(model, points).float()
 
         with eval_mode(model, freeze=True), restored_rng(x.device):
             # The package wants u in [0, 1] and single precision: (x − low)/(high − low), or, where
