@@ -58,7 +58,7 @@ STUDIES = {
     "digits": Study((0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.003, 0.01, 0.03, 0.1), seeds=3),
     "fashion-mnist": Study(
         (0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.01,), draws=1000,
-        taser=("regulariser.every=2",), attack=CHEAP,
+        keys=("data.examples=20000",), taser=("regulariser.every=2",), attack=CHEAP,
     ),
     "cifar10": Study(
         (0.12, 0.25), (0.125, 0.25, 0.375, 0.5), (0.01,), draws=1000,

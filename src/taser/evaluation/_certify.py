@@ -118,14 +118,10 @@ class NoisyClassifier(nn.Module):
         self.fast: Model = self.model
         self.reduced, self.unsure = False, -1.0
 
-    def denoise(self, noisy: Tensor) -> Tensor:
-        """E[x | x + σz], (B, *)."""
-        return noisy if self.score is None else self.score.denoise(noisy, self.sigma)
-
     def forward(self, x: Tensor, z: Tensor | None = None, fast: bool = False) -> Tensor:
         noisy, model = x if z is None else x + self.sigma * z, self.fast if fast else self.model
         with torch.autocast(x.device.type, torch.bfloat16, enabled=fast and self.reduced):
-            return model(self.denoise(noisy)).float()
+            return model(self.score.denoise(noisy, self.sigma) if self.score else noisy).float()
 
     def accelerate(self, x: Tensor, y: Tensor, precision: Precision) -> None:
         """Vote by a faster form of the model, in bfloat16 if `precision` says so."""

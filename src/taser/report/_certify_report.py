@@ -12,9 +12,10 @@ from taser.evaluation import Certificates, accuracy_interval
 from ._page import Block, Page, Picture, Table, png, with_bounds
 
 CURVES = (
-    "What no change below the radius makes wrong lies between the two lines of a σ. Solid: right "
-    "and certified, so proven for each example at level 1 − alpha. Dashed: not broken by an attack "
-    "at the marked radii. More draws raise the lower line, a stronger attack lowers the upper one."
+    "What no change below the radius makes wrong lies between the two lines. Solid: right and "
+    "certified, so proven for each example at level 1 − alpha. Dashed: not broken by an attack at "
+    "the marked radii. More draws raise the lower line, a stronger attack lowers the upper one; "
+    "where draws ended once the marked radii were decided, the lower line is low between them."
 )
 Attacked = Mapping[float, Tensor]
 """At each radius which examples, (n,) bool, the attack leaves right."""
@@ -84,22 +85,22 @@ def curves(
     certificates: Sequence[Certificates], attacked: Sequence[Attacked], radii: Sequence[float]
 ) -> Figure:
     """Certified accuracy over the radius, and accuracy under attack."""
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for number, (found, bounds) in enumerate(zip(certificates, attacked, strict=True)):
-        colour, sigma = f"C{number}", found.settings["sigma"]
+    figure = Figure(figsize=(5, 1.2 + 2.4 * len(certificates)), layout="constrained")
+    panels = figure.subplots(len(certificates), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, found, bounds in zip(panels, certificates, attacked, strict=True):
         end = max(*radii, float(found.radius.max()) if not bounds else 0.0)
         grid = torch.linspace(0, end, 500)
         low = [100 * float(found.certified(float(r)).double().mean()) for r in grid]
-        axes.plot(grid, low, color=colour, label=f"σ = {sigma:g}, certified")
+        axes.plot(grid, low, color="C0", label="certified")
         if bounds:
             marked = [100 * float(right.double().mean()) for right in bounds.values()]
             at = torch.tensor(list(bounds))
             high = torch.tensor(marked)[(at[:, None] <= grid).sum(0) - 1]
-            axes.plot(grid, high, "--", color=colour)
-            axes.plot(at, marked, "v", color=colour, label=f"σ = {sigma:g}, attacked")
-            axes.fill_between(grid, low, high, color=colour, alpha=0.12, linewidth=0)
-    axes.set(xlabel="ℓ2 radius", ylabel="right (%)", ylim=(0, 102))
-    axes.set_xlim(left=0)
-    axes.legend(frameon=False, loc="best")
+            axes.plot(grid, high, "--", color="C1")
+            axes.plot(at, marked, "v", color="C1", label="under attack")
+            axes.fill_between(grid, low, high, color="0.9", linewidth=0)
+        title = f"σ = {found.settings['sigma']:g}"
+        axes.set(title=title, ylabel="right (%)", xlim=(0, None), ylim=(0, 104))
+        axes.legend(frameon=False, loc="lower left")
+    panels[-1].set_xlabel("ℓ2 radius")
     return figure
