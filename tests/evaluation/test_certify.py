@@ -239,12 +239,12 @@ def test_the_bound_from_above_does_not_count_abstentions_as_errors() -> None:
 def test_the_paired_difference_of_two_certificates() -> None:
     model, x, y, _ = linear(60)
     narrow, wide = (certify(model, x, y, sigma=s, n=60, draws=300, **FREE) for s in (0.1, 0.5))
-    found = wide.difference(narrow, 0.3)
+    found, p_value = wide.difference(narrow, 0.3)
     share = [float(c.certified(0.3).double().mean()) for c in (wide, narrow)]
-    assert found.interval.value == pytest.approx(share[0] - share[1])
-    assert found.interval.excludes_zero()
-    assert found.p_value < 0.05
-    assert narrow.difference(narrow, 0.3).interval.value == 0
+    assert found.value == pytest.approx(share[0] - share[1])
+    assert found.excludes_zero()
+    assert p_value < 0.05
+    assert narrow.difference(narrow, 0.3)[0].value == 0
     other = certify(model, x + 0.1, y, sigma=0.1, n=60, draws=300, **FREE)
     with pytest.raises(ValueError, match="certified on other examples"):
         narrow.difference(other)
@@ -360,6 +360,27 @@ def test_a_denoiser_in_other_coordinates_is_refused() -> None:
                 certify(model, x, y, sigma=sigma, denoiser=wrong, draws=50)
 
 
+class OneLogit(nn.Module):
+    """The logit of class 1 of a classifier of two."""
+
+    outputs = "logit"
+
+    def __init__(self, two: nn.Module) -> None:
+        super().__init__()
+        self.two = two
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(x) @ torch.tensor([[-1.0], [1.0]])
+
+
+def test_one_logit_is_certified_as_two() -> None:
+    model, x, y, _ = linear(20)
+    found, wanted = (certify(m, x, y, sigma=0.25, draws=100, **FREE)
+                     for m in (OneLogit(model), model))  # fmt: skip
+    assert torch.equal(found.count, wanted.count)
+    assert bool(attack_smoothed(OneLogit(model), x, found, [], draws=50, **FREE)[0.0].all())
+
+
 class Stochastic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, :2] + torch.randn(len(x), 2)
@@ -377,6 +398,8 @@ def test_bad_input_is_refused_at_the_start() -> None:
         (r"n, batch_size should be at least 1; got n=0", {"n": 0}),
         (r"alpha should lie in \(0, ½\)", {"alpha": 0.7}),
         (r"y should be in 0…1", {"y": y + 5}),
+        (r"the model should give logits \(8, classes\)", {"model": nn.GRU(4, 2)}),
+        (r"the model gives one number an example", {"model": nn.Linear(4, 1)}),
         (r"only a deterministic classifier can be certified", {"model": Stochastic()}),
         (r"y should be \(8,\) class numbers", {"y": x[:, 0]}),
     ]  # fmt: skip

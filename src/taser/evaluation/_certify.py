@@ -20,7 +20,7 @@ from taser._files import Progress, read_json, sha256_of_arrays, write_atomically
 from taser._runtime import combine_seeds, has_bfloat16, noise_like
 from taser.attacks import PGD, Model, Threat
 from taser.data._dataset import subset
-from taser.models import Wrapped
+from taser.models import TwoLogits, Wrapped
 from taser.models._weights import weights_hash
 from taser.scores._score import Precision, check_sigma
 from taser.stein._model_state import check_module, eval_mode
@@ -29,7 +29,6 @@ from ._attack_loop import open_store, prepare, share
 from ._model_checks import check_data, check_model
 from ._record import device_of
 from ._statistics import (
-    Difference,
     Interval,
     accuracy_interval,
     difference_interval,
@@ -73,13 +72,13 @@ class Certificates:
         """The share that is certified at a radius; at zero, of right predictions."""
         return accuracy_interval(self.certified(radius))
 
-    def difference(self, other: Self, radius: float = 0.0) -> Difference:
-        """This certified accuracy minus another's on the same examples, paired."""
+    def difference(self, other: Self, radius: float = 0.0) -> tuple[Interval, float]:
+        """This certified accuracy minus another's on the same examples; McNemar's p-value."""
         mine, its = (c.settings["data"] for c in (self, other))
         if mine != its or not torch.equal(self.y, other.y):
             raise ValueError("the two were certified on other examples: they cannot be compared")
         pair = self.certified(radius), other.certified(radius)
-        return Difference(difference_interval(*pair), mcnemar(*pair))
+        return difference_interval(*pair), mcnemar(*pair)
 
     @property
     def abstained(self) -> int:
@@ -109,7 +108,7 @@ class NoisyClassifier(nn.Module):
 
     def __init__(self, model: Model, sigma: float, denoiser: Any = None) -> None:
         super().__init__()
-        self.model, self.sigma = check_module(model), check_sigma(sigma)
+        self.model, self.sigma = check_module(TwoLogits.where_said(model)), check_sigma(sigma)
         if denoiser is not None and not hasattr(denoiser, "at"):
             wanted = "taser.scores.Denoiser.load(file), or from_diffusers(…)"
             got = type(denoiser).__name__
@@ -121,7 +120,8 @@ class NoisyClassifier(nn.Module):
     def forward(self, x: Tensor, z: Tensor | None = None, fast: bool = False) -> Tensor:
         noisy, model = x if z is None else x + self.sigma * z, self.fast if fast else self.model
         with torch.autocast(x.device.type, torch.bfloat16, enabled=fast and self.reduced):
-            return model(self.score.denoise(noisy, self.sigma) if self.score else noisy).float()
+            found = model(self.score.denoise(noisy, self.sigma) if self.score else noisy)
+        return found.float() if isinstance(found, Tensor) else found
 
     def accelerate(self, x: Tensor, y: Tensor, precision: Precision) -> None:
         """Vote by a faster form of the model, in bfloat16 if `precision` says so."""

@@ -58,9 +58,8 @@ def summary(
             f"certificate ({found.drawn.double().mean():.0f} draws on average)."
         )
     for found, other in zip(certificates, against, strict=False):
-        gains = [(radius, found.difference(other, radius)) for radius in (0.0, *radii)]
-        each = [f"{with_bounds(d.interval, form='+.1f')} at {r:g} (p = {d.p_value:.2g})"
-                for r, d in gains]  # fmt: skip
+        gains = [(radius, *found.difference(other, radius)) for radius in (0.0, *radii)]
+        each = [f"{with_bounds(gain, form='+.1f')} at {r:g} (p = {p:.2g})" for r, gain, p in gains]
         sigmas = f"{found.settings['sigma']:g} against {other.settings['sigma']:g}"
         lines.append(f"σ = {sigmas}, difference in points by radius: {', '.join(each)}.")
     return lines
