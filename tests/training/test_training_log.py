@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from small_runs import MLP, small
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from taser.cli._options import track_numbers
 from taser.training import train
 from taser.training._run_folder import Log, read_log
 
@@ -60,8 +62,6 @@ def test_lines(tmp_path: Path) -> None:
 
 def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:
     """What a killed run wrote after its checkpoint is purged there too."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     for steps in (range(5), range(3, 6)):
         log = Log(tmp_path, steps.start, track="tensorboard")
         for step in steps:
@@ -83,5 +83,13 @@ def test_a_run_is_tracked_where_it_is_said(tmp_path: Path) -> None:
 
 def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taser.training._run_folder.get_available_trackers", list)
-    with pytest.raises(ImportError, match=r"loop.track=mlflow needs a package that is missing"):
+    with pytest.raises(ImportError, match=r"the tracker mlflow needs a package that is missing"):
         Log(tmp_path, 0, track="mlflow")
+
+
+def test_figures_of_a_report_are_tracked(tmp_path: Path) -> None:
+    track_numbers(None, tmp_path / "none", {"evaluate/clean": 0.5})
+    assert not (tmp_path / "none").exists()
+    track_numbers("tensorboard", tmp_path, {"evaluate/clean": 0.5})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.value for event in events.Scalars("evaluate/clean")] == [0.5]

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from ._options import ERROR, Out, TrustCode, default_folder, progress_bar, show, with_json
+from ._options import (
+    ERROR,
+    Out,
+    Track,
+    TrustCode,
+    default_folder,
+    progress_bar,
+    show,
+    track_numbers,
+    with_json,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -35,7 +45,7 @@ def compare(
     keep: Annotated[
         Path | None, Option(help="Keep the finished runs here as records, without weights.")
     ] = None,
-    trust_code: TrustCode = False,
+    track: Track = None, trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
     """Train and evaluate methods × variants × seeds, or show evaluated models side by side.
 
@@ -64,7 +74,7 @@ def compare(
         _exit_if_incomplete(results)
     elif report:  # what was kept is not written over
         own = folder if (folder / "runs").is_dir() else Path("out") / folder.name
-        _report(read_results(folder), out or own)
+        _report(read_results(folder), out or own, track=track)
     elif len(what) > 1:
         names = [Path(name).resolve().name for name in what]
         _side_by_side([Path(name) for name in what], out or default_folder("compare", *names))
@@ -74,7 +84,10 @@ def compare(
     else:
         out = out or Path("out") / folder.stem
         with _executor(cluster, slurm, out) as executor:
-            _run(what[0], out, executor, jobs=jobs, threads=threads, trust_code=trust_code)
+            _run(
+                what[0], out, executor, track=track, jobs=jobs, threads=threads,
+                trust_code=trust_code,
+            )  # fmt: skip
 
 
 def _executor(
@@ -104,7 +117,7 @@ def _status(folder: Path) -> None:
 
 def _run(
     name: str, out: Path, executor: "Executor | None" = None, title: str | None = None,
-    **options: Any,
+    track: str | None = None, **options: Any,
 ) -> None:  # fmt: skip
     """Make a comparison and its report, of what there is if runs failed."""
     from taser.compare import RunsFailed, read_results
@@ -112,7 +125,7 @@ def _run(
 
     with suppress(RunsFailed), progress_bar() as progress:  # the report names them
         run(name, out, executor=executor, progress=progress, **options)
-    _report(read_results(out), out, title)
+    _report(read_results(out), out, title, track)
 
 
 def _exit_if_incomplete(results: "Results") -> None:
@@ -120,13 +133,18 @@ def _exit_if_incomplete(results: "Results") -> None:
         raise typer.Exit(ERROR)
 
 
-def _report(results: "Results", out: Path, title: str | None = None) -> None:
+def _report(
+    results: "Results", out: Path, title: str | None = None, track: str | None = None
+) -> None:
     """Write the report; print what is missing and the tables that come first."""
     from taser.report import write_comparison
     from taser.report._comparison_report import accuracy_tables, summary
     from taser.report._comparison_tables import audit_table
 
     page = write_comparison(results, out, title=title)
+    numbers = {f"{row.method}{' fine-tuned' * row.finetuned}/{row.variant}/{measure}": share.value
+               for row in results.rows() for measure, share in row.accuracy.items()}  # fmt: skip
+    track_numbers(track, out, numbers)
     typer.echo("\n".join(summary(results)) + "\n")
     for table in (*accuracy_tables(results), audit_table(results)):
         if table is not None:

@@ -35,7 +35,8 @@ def evaluate(
     batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Attacked at once.")] = 100,
     seed: cli.Seed = 0, threads: cli.Threads = None,
     out: cli.NamedOut = None,
-    root: cli.Root = None, target: cli.Target = None, trust_code: cli.TrustCode = False,
+    root: cli.Root = None, target: cli.Target = None,
+    track: cli.Track = None, trust_code: cli.TrustCode = False,
 ) -> None:  # fmt: skip
     """Accuracy under attack, example by example; killed and started again, it goes on.
 
@@ -78,6 +79,9 @@ def evaluate(
     assert result.x_adv is not None
     wrong = predictions(network, result.x_adv, batch)
     page = report.write(result, title, out, x=x, predictions=wrong, curve=drawn)
+    shares = {name: verdicts.accuracy for name, verdicts in result.attacks.items()}
+    shares |= {"clean": result.clean_accuracy, "worst case": result.robust_accuracy}
+    cli.track_numbers(track, out, {f"evaluate/{name}": share for name, share in shares.items()})
     cli.show(page, report.summary(result), "evaluation.json")
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         typer.echo(f"less than --at-least {at_least:g} %", err=True)

@@ -50,6 +50,8 @@ Fixed = Annotated[str, Option(help="Of a table: columns that cannot change, as s
 Integer = Annotated[str, Option(help="Of a table: columns that change by whole numbers.")]
 Bounds = Annotated[str, Option(help="Of a table: as age=17:90,hours=0: in the columns' units.")]
 
+Track = Annotated[str | None, Option(help="Also log to tensorboard, wandb, mlflow, trackio, ….")]
+
 ERROR, VERDICT, INTERRUPTED = 1, 3, 130
 """Exit codes: bad input, a verdict against the model, Ctrl-C; beside 0 and typer's 2, usage."""
 
@@ -146,6 +148,16 @@ def model_folder(
     if threat and threat.has_structure:
         at.append(sha256(repr(threat).encode()).hexdigest()[:8])
     return default_folder(kind, model, *own, dataset.name, *at)
+
+
+def track_numbers(track: str | None, folder: Path, numbers: dict[str, float]) -> None:
+    """Log the figures of a report, as shares, to a tracker; TensorBoard's files are in `folder`."""
+    if track is not None:
+        from taser.training._run_folder import start_trackers
+
+        for tracker in start_trackers(track, folder):
+            tracker.log(numbers, 0)
+            tracker.finish()
 
 
 SECONDS_BETWEEN_LINES = 20.0

@@ -47,13 +47,7 @@ class Log:
         kept = [json.dumps(line) for line in read_log(folder) if line["step"] <= from_step]
         write_atomically(self.path, "".join(f"{line}\n" for line in kept))
         if track is not None:
-            if track not in (there := [str(kind) for kind in get_available_trackers()]):
-                ready = f"there are {', '.join(there)}" if there else "there is none"
-                raise ImportError(f"loop.track={track} needs a package that is missing; {ready}")
-            accelerator = Accelerator(log_with=track, project_dir=folder)
-            purge = {"tensorboard": {"purge_step": from_step + 1}}
-            accelerator.init_trackers("tensorboard" if track in purge else "taser", None, purge)
-            self.trackers = accelerator.trackers
+            self.trackers = start_trackers(track, folder, from_step)
 
     def write(self, step: int, kind: str, numbers: dict[str, float]) -> None:
         """Append one line."""
@@ -67,6 +61,17 @@ class Log:
         """End the tracker's run."""
         for tracker in self.trackers:
             tracker.finish()
+
+
+def start_trackers(track: str, folder: Path, from_step: int = -1) -> list[Any]:
+    """One of Accelerate's trackers, with `log(numbers, step)` and `finish()`."""
+    if track not in (there := [str(kind) for kind in get_available_trackers()]):
+        ready = f"there are {', '.join(there)}" if there else "there is none"
+        raise ImportError(f"the tracker {track} needs a package that is missing; {ready}")
+    accelerator = Accelerator(log_with=track, project_dir=folder)
+    purge = {"tensorboard": {"purge_step": from_step + 1}}
+    accelerator.init_trackers("tensorboard" if track in purge else "taser", None, purge)
+    return accelerator.trackers
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
