@@ -72,20 +72,14 @@ def info(
     from taser.data import load
 
     dataset = load(name, root=root, target=target, size=size)
+    splits = {part: len(split) for part, split in dataset.splits.items()}
     if json_wanted():
-        print_json({
-            "name": dataset.name,
-            "task": dataset.task,
-            "input_shape": dataset.input_shape,
-            "splits": {part: len(split) for part, split in dataset.splits.items()},
-            "classes": dataset.classes,
-            "columns": dataset.columns,
-            "hash": dataset.hash,
-        })  # fmt: skip
+        names = ("name", "task", "input_shape", "classes", "columns", "hash")
+        print_json({**{name: getattr(dataset, name) for name in names}, "splits": splits})
         return
     typer.echo(f"{dataset.name}: {dataset.task}, inputs {dataset.input_shape}")
-    for part, split in dataset.splits.items():
-        typer.echo(f"  {part:11} {len(split):7,}")
+    for part, count in splits.items():
+        typer.echo(f"  {part:11} {count:7,}")
     if dataset.classes:
         typer.echo(f"  classes     {', '.join(map(str, dataset.classes))}")
     typer.echo(f"  hash        {dataset.hash}")

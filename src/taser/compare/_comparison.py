@@ -182,17 +182,15 @@ def chosen_overrides(runs: Runs, choices: list[dict[str, Any]]) -> list[str]:
 
 
 def _check_same_penalty(runs: Runs, job: Job, penalty: RegulariserConfig) -> None:
-    """Raise if a finished run of the same row had another penalty: a recipe may have changed."""
-    row = [job.get(key) for key in ("method", "variant", "finetuned")]
+    """Raise if a finished run of the same row had another form: the recipe may have changed."""
+    own, row = asdict(penalty), [job.get(key) for key in ("method", "variant", "finetuned")]
     for name in filter(runs.finished, runs.names()):
         other, kept = runs.job(name), runs.folder / name / "run" / "config.yaml"
-        if [
-            other.get(key) for key in ("method", "variant", "finetuned")
-        ] != row or not kept.exists():
+        if [other.get(key) for key in ("method", "variant", "finetuned")] != row:
             continue
-        theirs, own = read_yaml(kept)["regulariser"], asdict(penalty)
+        theirs = read_yaml(kept)["regulariser"] if kept.exists() else {}
         tried = {o.partition("=")[0] for each in (job, other) for o in each.get("candidate", [])}
-        for key in FORM if own["name"] == theirs["name"] == "taser" else ():
+        for key in FORM if own["name"] == theirs.get("name") == "taser" else ():
             if f"regulariser.{key}" not in tried and theirs.get(key) != own.get(key):
                 raise ValueError(
                     f"{name} had regulariser.{key}={theirs.get(key)}, and this run of the same row "

@@ -32,17 +32,10 @@ VARIANTS = {"off": "—", "taser": "+ TASER", "gradient": "+ ‖∇m‖²", "smo
 class Search:
     """Which settings are tried on the validation split, and how one of them is chosen.
 
-    candidates
-        By variant, a list of lists of overrides, one run each, or such a list by method.
-        All variants take over what "off" finds, such as its learning rate. The other variants
-        that are named get equally many candidates.
-    overrides
-        What makes the runs short.
-    shared
-        By method, the method whose findings it takes instead of a search of its own.
-    clean_cost
-        By method, how much clean accuracy on the validation split a variant may lose against "off"
-        for the candidate with the highest robust accuracy to be chosen.
+    candidates: by variant, a list of lists of overrides, one run each, or such a list by method;
+    all variants take over what "off" finds, and the others get equally many candidates. overrides:
+    what makes the runs short. shared: by method, the method whose findings it takes. clean_cost: by
+    method, how much clean validation accuracy the most robust candidate may lose against "off".
     """
 
     candidates: dict[str, Any] = field(default_factory=dict)
@@ -104,12 +97,11 @@ class ComparisonConfig:
         run. The variant "off" is trained on for as long, as a fair control.
     search
         Settings to be chosen on the validation split before anything else.
-    n, epsilon, norm, attacks
+    n, epsilon, norm, attacks, fewer
         Of the evaluation, on the same n test examples for all runs. {"spsa": 100} as `fewer` tries
-        an attack on fewer of them, where it is too slow for all.
+        an attack on fewer of them.
     audited
-        On how many test examples the runs of the variant "taser" are audited, or twice as many
-        and so on while too few are right; none by default.
+        On how many test examples, at least, the runs of the variant "taser" are audited.
     """
 
     recipe: str = "digits"

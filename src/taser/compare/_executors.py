@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,20 +28,20 @@ class LocalProcesses(Executor):
     def __init__(self, jobs: int) -> None:
         self._threads = ThreadPoolExecutor(jobs)
         self._running: set[BaseProcess] = set()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        gpus = [visible[i] if visible[0] else str(i) for i in range(torch.cuda.device_count())]
+        gpus = list(map(str, range(torch.cuda.device_count())))
+        if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            gpus = visible.split(",")[: len(gpus)]
         self._places: SimpleQueue[str | None] = SimpleQueue()
         for place in range(jobs):
             self._places.put(gpus[place % len(gpus)] if gpus else None)
 
     def submit(self, call: Callable, /, *arguments: Any, **options: Any) -> Future:
         """A future that is done when the process has ended; what the call returns is dropped."""
-        return self._threads.submit(self._run, call, arguments, options)
+        return self._threads.submit(self._run, partial(call, *arguments, **options))
 
-    def _run(self, call: Callable, arguments: tuple, options: dict[str, Any]) -> None:
+    def _run(self, call: Callable) -> None:
         place = self._places.get()
-        given = (place, call, arguments, options)
-        process = SPAWN.Process(target=_in_process, args=given, daemon=True)
+        process = SPAWN.Process(target=_in_process, args=(place, call), daemon=True)
         process.start()
         self._running.add(process)
         process.join()
@@ -58,12 +59,12 @@ class LocalProcesses(Executor):
         self._threads.shutdown(wait)
 
 
-def _in_process(gpu: str | None, call: Callable, arguments: tuple, options: Any) -> None:
+def _in_process(gpu: str | None, call: Callable) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    call(*arguments, **options)
+    call()
 
 
 def _end_with_parent() -> None:
@@ -97,18 +98,15 @@ def slurm_executor(settings: str, folder: Path) -> Any:
         import submitit
     except ImportError:
         raise ImportError("Slurm needs submitit: pip install 'submitit>=1.5'") from None
-    given: dict[str, Any] = dict(_setting(word) for word in settings.split())
+    given: dict[str, Any] = {}
+    for name, equals, value in (word.partition("=") for word in settings.split()):
+        if not equals:
+            example = '--slurm "timeout_min=600 slurm_partition=gpu"'
+            raise ValueError(f"--slurm takes settings such as {example}; got {name!r}")
+        given[name] = int(value) if value.isdecimal() else value
     try:
         executor = submitit.AutoExecutor(folder, cluster=given.pop("cluster", "slurm"))
         executor.update_parameters(**{"name": "taser", "timeout_min": 60 * HOURS, **given})
     except (NameError, TypeError, ValueError) as error:
         raise ValueError(f"--slurm {settings!r}: {error}") from None
     return executor
-
-
-def _setting(word: str) -> tuple[str, str | int]:
-    name, equals, value = word.partition("=")
-    if not equals:
-        example = '--slurm "timeout_min=600 slurm_partition=gpu"'
-        raise ValueError(f"--slurm takes settings such as {example}; got {word!r}")
-    return name, int(value) if value.isdecimal() else value
