@@ -12,13 +12,15 @@ from ._attack import (  # isort: skip
 )  # fmt: skip
 from ._autoattack import AutoAttackPart, Part, autoattack
 from ._pgd import FGSM, PGD, RestartedPGD, TransferPGD, input_gradient
+from ._random import Averaged
 from ._simple import Cascade, RandomNoise, RaySearch, Transfer
 from ._spsa import SPSA
 from ._threat import Norm, Threat, fraction, lengths
 
 __all__ = [
     "ATTACKS", "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart",
-    "Cascade", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch", "RestartedPGD",
+    "Averaged", "Cascade", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch",
+    "RestartedPGD",
     "Threat", "Transfer", "TransferPGD", "autoattack", "cross_entropy", "fraction",
     "input_gradient", "kl_divergence", "kl_from", "lengths", "margin", "squared_error",
 ]  # fmt: skip

@@ -98,16 +98,20 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 class WorstPoints:
-    """The worst points found so far, x: (B, *), and their margin loss, (B,); x itself at first."""
+    """The worst points found so far, x: (B, *), and their margin loss, (B,); x itself at first.
+
+    A model with `draws` is random: an example is never done with, since one average proves little.
+    """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x.detach().clone(), y
+        self.enough = torch.inf if hasattr(model, "draws") else 0.0
         with torch.no_grad():
             self.loss = margin(
                 outputs_of(model, self.x.clone()), y
             )  # a first layer may work in place
 
-    robust = property(lambda self: (~(self.loss > 0)).nonzero()[:, 0])
+    robust = property(lambda self: (~(self.loss > self.enough)).nonzero()[:, 0])
 
     def update(self, rows: Tensor, x_adv: Tensor, logits: Tensor) -> Tensor:
         """Keep worse points, (R, *), of the examples `rows`; True where one is still robust."""
@@ -115,7 +119,7 @@ class WorstPoints:
         worse = loss > self.loss[rows]
         self.x[rows[worse]] = x_adv.detach()[worse]
         self.loss[rows[worse]] = loss[worse]
-        return ~(loss > 0)
+        return ~(loss > self.enough)
 
 
 def short_repr(attack: Any) -> str:

@@ -18,6 +18,7 @@ from taser.stein._model_state import eval_mode, restored_rng
 
 from ._attack import Attack, AttackWarning, Model, outputs_of
 from ._pgd import RestartedPGD
+from ._random import Averaged, Votes
 from ._simple import Cascade
 from ._spsa import SPSA
 from ._threat import Rng, Threat, inside
@@ -39,6 +40,9 @@ class _AllBroken(Exception):
     """Nothing is left to attack; ends a run from inside."""
 
 
+RowModel = Callable[[Tensor, Tensor], Tensor]
+
+
 class EarlyExit:
     """A model that stops computing an example as soon as it got it wrong.
 
@@ -49,11 +53,11 @@ class EarlyExit:
     """
 
     def __init__(
-        self, model: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, threat: Threat
+        self, model: RowModel, x: Tensor, y: Tensor, threat: Threat, votes: RowModel | None = None
     ) -> None:
         with torch.no_grad():
             self._clean = model(x, torch.arange(len(x), device=x.device))
-        self.model, self.threat, self.x, self.y = model, threat, x, y
+        self.model, self.threat, self.x, self.y, self.votes = model, threat, x, y, votes
         self.ranking = self._clean.sort(dim=1)[1]
         self.broken = self._clean.argmax(1) != y
         self.found = x.clone()
@@ -79,6 +83,8 @@ class EarlyExit:
         rows, points = self._rows[active], x_adv if everyone else x_adv[active]
         logits = self.model(points, rows)
         wrong = logits.detach().argmax(1) != self.y[rows]
+        if self.votes is not None and wrong.any():  # of a random model: one average proves little
+            wrong &= self.votes(points, rows).argmax(1) != self.y[rows]
         if wrong.any():
             keep = wrong & inside(self.threat, points.detach(), self.x[rows])
             self.found[rows[keep]] = points.detach()[keep]
@@ -124,16 +130,22 @@ class AutoAttackPart:
             # Valid points, with the gradients of those between.
             return moved + (threat.valid(moved, x[rows]) - moved).detach()
 
-        def logits(u: Tensor, rows: Tensor) -> Tensor:
+        def logits(u: Tensor, rows: Tensor, model: Model = model) -> Tensor:
             points = back(u.to(x.dtype), rows).clone()  # a first layer may work in place
             return outputs_of(model, points).float()
+
+        votes = partial(logits, model=Votes(model.model)) if isinstance(model, Averaged) else None
 
         with eval_mode(model, freeze=True), restored_rng(x.device):
             # The package wants u in [0, 1] and single precision: (x − low)/(high − low), or, where
             # features differ, 0.5 and the change in units of the norm.
             u = x if unit else (x - low) / width if not threat.has_structure else 0 * x + 0.5
             target = EarlyExit(
-                logits, u.float().contiguous(), y, Threat(threat.norm, threat.epsilon / width)
+                logits,
+                u.float().contiguous(),
+                y,
+                Threat(threat.norm, threat.epsilon / width),
+                votes,
             )
             package = self._package(target, x)
             torch.manual_seed(self.seed)

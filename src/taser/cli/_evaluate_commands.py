@@ -32,6 +32,9 @@ def evaluate(
     at_least: Annotated[
         float | None, Option(min=0, max=100, help="Exit code 3 if fewer per cent are robust.")
     ] = None,
+    eot: Annotated[
+        int | None, Option(min=1, help="Draws of a random model that attacks average; else 20.")
+    ] = None,
     batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Attacked at once.")] = 100,
     seed: cli.Seed = 0, threads: cli.Threads = None,
     out: cli.NamedOut = None,
@@ -64,7 +67,7 @@ def evaluate(
     with cli.progress_bar() as progress:
         result = run(
             network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
-            n=examples, seed=seed, batch_size=batch, out=out, progress=progress,
+            n=examples, seed=seed, batch_size=batch, eot=eot, out=out, progress=progress,
         )  # fmt: skip
         cli.end_unless_main()
         x, y, drawn = x[result.index], y[result.index], None

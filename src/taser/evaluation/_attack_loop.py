@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from taser._files import Progress, duration, read_json, write_atomically
 from taser.attacks import Attack, Model, input_gradient, margin
+from taser.attacks._random import Averaged, Votes
 from taser.attacks._simple import stages_of
 from taser.attacks._threat import inside
 from taser.models._copies import fold_batchnorm
@@ -143,9 +144,15 @@ class AttackLoop:
     store: BatchStore | None = None  # of finished batches
 
     @classmethod
-    def of(cls, model: Model, x: Tensor, y: Tensor, *options: Any) -> Self:
-        """For a model that is prepared here; options: seed, batch_size and store."""
-        return cls(model, Differentiable(prepare(model, x, y)), x, y, *options)
+    def of(cls, model: Model, x: Tensor, y: Tensor, *options: Any, eot: int = 1) -> Self:
+        """For a model that is prepared here; options: seed, batch_size and store.
+
+        eot: draws of a random model in each call of an attack; its verdicts are majorities.
+        """
+        prepared = Differentiable(prepare(model, x, y))
+        if eot == 1:
+            return cls(model, prepared, x, y, *options)
+        return cls(Votes(model), Averaged(prepared, eot), x, y, *options)
 
     def correct(self, x: Tensor, y: Tensor) -> Tensor:
         """Whether the model classifies each example correctly. x: (B, *); y: (B,) → (B,)."""

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 from taser.attacks._autoattack import named_attack
+from taser.attacks._random import EOT, VOTES, Votes
 from taser.data._dataset import subset
+from taser.stein._model_state import eval_mode
 
 from ._attack_loop import AttackLoop, open_store, passes_of
 from ._model_checks import (
@@ -31,14 +34,17 @@ FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the threat's �
 def evaluate(
     model: Model, x: Tensor, y: Tensor, *, threat: Threat | None = None,
     attacks: Sequence[str | Attack] = ("autoattack", "spsa"), n: int = 1000, seed: int = 0,
-    batch_size: int = 100, out: Path | str | None = None, progress: Progress | None = None,
+    batch_size: int = 100, eot: int | None = None, out: Path | str | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:  # fmt: skip
     """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
 
     threat: by default ℓ∞, 8/255, pixels in [0, 1]; attacks: names ("autoattack", "spsa", "pgd", …)
     or attacks of your own; n: examples, drawn with a fixed seed, the same for every model, N or
     more for all; seed, batch_size: of the attacks, which with the same weights and data give the
-    same record; progress: called with (done, total, label), counted in forward passes.
+    same record; progress: called with (done, total, label), counted in forward passes; eot: draws
+    that each call of an attack averages, by default 20 for a model whose outputs change between
+    calls; its verdicts are majorities of 100 draws, and a finding says how sure they are.
 
     out: a folder for finished batches, from which an evaluation that was killed resumes, and then
     for evaluation.json and the adversarial inputs.
@@ -61,14 +67,17 @@ def evaluate(
     classes, odd = check_model(model, x, y)
     plan = _plan(attacks, threat, classes, x.ndim == 4, seed)
     findings += [*odd, *replaced_stages(plan)]
+    eot = eot or (EOT if "stochastic" in oddities(odd) else 1)
     provenance = Provenance.of(model, x, y, plan, seed, batch_size)
     settings = {
         **asdict(provenance), "threat": threat.numbers(), "examples": index.tolist(),
-        "oddities": oddities(odd),
+        "oddities": oddities(odd), **({"eot": eot} if eot > 1 else {}),
     }  # fmt: skip
     store = open_store(out, settings)
-    loop = AttackLoop.of(model, x, y, seed, batch_size, store)
+    loop = AttackLoop.of(model, x, y, seed, batch_size, store, eot=eot)
     clean, verdicts, x_adv = _run(loop, plan, findings, progress)
+    if isinstance(loop.model, Votes):
+        findings = [f for f in findings if f.name != "stochastic"] + [_majority(loop, x_adv, eot)]
     findings = list(dict.fromkeys(findings))
     record = (clean, verdicts, tuple(findings), provenance, x_adv)
     evaluation = Evaluation(threat, index, y.cpu(), *record)
@@ -77,6 +86,21 @@ def evaluate(
         write_atomically(store.folder / "attacked.safetensors", content)
         write_atomically(store.folder / "evaluation.json", evaluation.to_json() + "\n")
     return evaluation
+
+
+def _majority(loop: AttackLoop, x_adv: Tensor, eot: int) -> Finding:
+    """How many verdicts of a random model the votes at the attacked inputs leave open."""
+    with seeded(loop.x.device, loop.seed), eval_mode(loop.model, freeze=True):
+        votes = torch.cat([loop.model(part.to(loop.x)) for part in x_adv.split(loop.batch_size)])
+    right = votes.gather(1, loop.y[:, None])[:, 0].cpu()
+    # 1.96 standard deviations of a share of one half.
+    unsure = int(((right - 0.5).abs() < 0.98 / VOTES**0.5).sum())
+    message = (
+        f"the model's outputs change between calls: attacks averaged {eot} draws, and a verdict is "
+        f"the majority of {VOTES}; by chance alone {unsure} of {len(right)} could be otherwise "
+        "(95 %)"
+    )
+    return Finding("stochastic", message)
 
 
 def _plan(
@@ -154,7 +178,9 @@ def accuracy_curve(
     epsilons = [e for factor in sorted(factors) if (e := threat.epsilon * factor) <= largest]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
-    loop = AttackLoop.of(fix_buffers(model, x), x, y, seed, batch_size)
+    model = fix_buffers(model, x)
+    drawn = "stochastic" in oddities(check_model(model, x, y)[1])
+    loop = AttackLoop.of(model, x, y, seed, batch_size, eot=EOT if drawn else 1)
     correct = loop.correct(x, y).cpu()
     accuracies = [int(correct.sum()) / len(x)]
     for step, epsilon in enumerate(epsilons, 1):

@@ -1,0 +1,49 @@
+"""Random defences: attacks on the average over draws, and verdicts by their majority."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from taser.stein._model_state import check_module
+
+from ._attack import Model
+
+EOT, VOTES = (
+    20,
+    100,
+)  # draws in one call of an attack (as AutoAttack's random version), in a verdict
+
+
+class Averaged(nn.Module):
+    """The mean logits of `draws` calls of a model that draws: what an attack on it should ascend.
+
+    Expectation over transformations (Athalye et al., 2018), of any attack:
+    `PGD(threat)(Averaged(model, 20), x, y)`.
+    """
+
+    def __init__(self, model: Model, draws: int = EOT) -> None:
+        super().__init__()
+        if draws < 1:
+            raise ValueError(f"draws should be at least 1; got {draws}")
+        self.model, self.draws = check_module(model), draws
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, *) → (B, C)."""
+        return torch.stack([self.model(x.clone()) for _ in range(self.draws)]).mean(0)
+
+
+class Votes(Averaged):
+    """The share of each class in the answers of as many calls: (B, *) → (B, C)."""
+
+    def __init__(self, model: Model, draws: int = VOTES) -> None:
+        super().__init__(model, draws)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Shares that sum to one; zero for a draw that is NaN."""
+        total = torch.zeros(())
+        for _ in range(self.draws):
+            z = self.model(x.clone())
+            vote = F.one_hot(z.argmax(1), z.shape[1]).float()
+            total = total + vote.masked_fill(z.isnan().any(1, keepdim=True), 0.0)
+        return total / self.draws
