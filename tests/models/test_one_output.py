@@ -72,7 +72,7 @@ def test_it_is_audited() -> None:
 def test_what_one_number_is_has_to_be_said_and_several_labels_are_refused() -> None:
     x, y = rows(20)
     for model in (OneNumber(), nn.Linear(5, 1)):
-        with pytest.raises(ValueError, match=r"one number an example.*'logit' or 'probability'"):
+        with pytest.raises(ValueError, match=r"one number an example.*'logit' or 'prob"):
             taser.evaluate(model, x, y, threat=THREAT, attacks=["pgd"])
     labels = torch.randint(2, (20, 3))
     with pytest.raises(ValueError, match=r"y of shape \(20, 3\) is multi-label"):

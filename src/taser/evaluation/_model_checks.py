@@ -114,7 +114,7 @@ def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]
         logits, again, alone = (model(rows.clone()) for rows in (x, x, x[:1]))
     if isinstance(logits, Tensor) and logits.shape in ((len(x),), (len(x), 1)):
         say = "model.outputs = 'logit' or 'probability' (of class 1) says which it is"
-        raise ValueError(f"the model gives one number an example: for two classes {say}")
+        raise ValueError(f"the model gives one number an example, not logits: of two classes {say}")
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"the model should give logits ({len(x)}, classes); got {got}")
