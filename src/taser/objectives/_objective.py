@@ -37,7 +37,7 @@ class Loss:
 class Objective:
     """Call it in any loop: loss = objective(model, x, y). A subclass writes attack, loss or both.
 
-    task, label_smoothing: of :meth:`loss` as it is here.
+    task, label_smoothing: of :meth:`loss` as it is here. inner: the attack, if there is one.
     """
 
     adversarial: ClassVar[bool] = True  # whether it trains at attacked points
@@ -46,6 +46,7 @@ class Objective:
     keys: ClassVar[dict[str, str]] = {}  # parameter: key of ObjectiveConfig that sets it
     task: Task = "classification"
     label_smoothing: float = 0.0
+    inner: Attack | None = None
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -54,10 +55,10 @@ class Objective:
         return self.loss(model, x, y, self.attack(model, x, y, generator=generator)).total
 
     def attack(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None,  # noqa: ARG002
-    ) -> Tensor:  # fmt: skip
-        """The points to train at, (B, *); x itself unless the objective is adversarial."""
-        return x
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The points to train at, (B, *): what `inner` finds, or x itself without an attack."""
+        return x if self.inner is None else self.inner(model, x, y, generator=generator)
 
     def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
         """mean_i ℓ(f(x'_i), y_i), ℓ the cross-entropy, or the squared error for regression.
@@ -117,7 +118,7 @@ class PGD(Objective):
         if self.task == "regression":
             assert isinstance(self.inner, LossAttack)
             return self.inner(model, x, y, loss=squared_error, generator=generator)
-        return self.inner(model, x, y, generator=generator)
+        return super().attack(model, x, y, generator=generator)
 
 
 @dataclass(frozen=True)

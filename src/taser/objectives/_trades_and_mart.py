@@ -82,12 +82,6 @@ class MART(Objective):
         _check_weight("weight", self.weight)
         self.check_task()
 
-    def attack(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Points that raise the cross-entropy."""
-        return self.inner(model, x, y, generator=generator)
-
     def loss(self, model: Model, x: Tensor, y: Tensor, x_adv: Tensor) -> Loss:
         """BCE + λ·(weighted KL), means over the batch."""
         clean, attacked = (full_precision(outputs_of(model, points)) for points in (x, x_adv))

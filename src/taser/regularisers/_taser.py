@@ -132,7 +132,7 @@ class Taser(SteinPenalty):
             _, gradient = probe_gradient(Probed(model, self.probe, y), x)
             return x, self.score.along(x, -steepest(gradient, self.threat)), shared
         noised, s = self.score.noised(x, generator)
-        return (x, s, shared) if self.form == "mixed" else (noised, s, shared.without_outputs())
+        return (x, s, shared) if self.form == "mixed" else (noised, s, shared.rows(None))
 
     def unit(self, x: Tensor) -> float:
         """What R is multiplied by, so that λ is in the form's unit. x: inputs, (B, *)."""

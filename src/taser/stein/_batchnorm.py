@@ -322,17 +322,10 @@ class SharedPass(TorchFunctionMode):
                 "the optimiser"
             )
 
-    def rows(self, rows: Tensor) -> "SharedPass":
-        """For a part of the batch; the statistics are those of the whole."""
-        return self._with_outputs(None if self.outputs is None else self.outputs[rows])
-
-    def without_outputs(self) -> "SharedPass":
-        """For other points than x."""
-        return self._with_outputs(None)
-
-    def _with_outputs(self, outputs: Tensor | None) -> "SharedPass":
-        shared = copy(self)
-        shared.outputs = outputs
+    def rows(self, rows: Tensor | None) -> "SharedPass":
+        """For a part of the batch, or (None) for other points than x; all of the statistics."""
+        shared, own = copy(self), self.outputs
+        shared.outputs = None if own is None or rows is None else own[rows]
         return shared
 
     def matches(self, f: Probed, x: Tensor) -> bool | None:
