@@ -47,9 +47,7 @@ def estimate(setup: Setup) -> Estimate:
         steps = [_timed_step(setup, batch, size, number) for number in (0, *range(every))][1:]
         seconds = sum(seconds for seconds, _ in steps) / every
         kept = max(kept for _, kept in steps)
-    more = (
-        kept * (whole / size - 1) / learner.accumulate
-    )  # than the steps that were timed have held
+    more = kept * (whole / size - 1) / learner.accumulate  # than the timed steps have held
     parameters = sum(p.numel() for p in learner.module.parameters())
     memory = _peak(setup.device) + int(more)
     return Estimate(parameters, setup.steps, seconds * whole / size * setup.steps, memory)
