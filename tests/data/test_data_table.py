@@ -62,7 +62,6 @@ def test_numbers_beside_text_and_beyond_floats_are_names(tmp_path: Path) -> None
         ({}, "a table needs target=.*age, height, smokes, income"),
         ({"target": "smoke"}, r"no column 'smoke' \(did you mean 'smokes'\?\); it has age"),
         ({"target": "age", "ignore": ["zzz"]}, "no column 'zzz'; it has"),
-        ({"target": "age"}, "column 'smokes' of .* row 1 has 'no'.*ignore="),
         ({"target": "smokes", "task": "regression"}, "'smokes' of .* should hold finite numbers"),
         ({"target": "age", "ignore": ["height", "smokes", "income"]}, "no column left"),
         ({"target": "smokes", "task": "sorting"}, "task should be one of classification, regr"),
@@ -113,3 +112,13 @@ def test_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(ImportError, match="pip install pyarrow"):
         load(tmp_path / "x.parquet", target="y")
+
+
+@pytest.mark.parametrize("gap", ["", "3"])
+def test_text_with_a_gap_or_a_number_is_neither_category_nor_number(
+    tmp_path: Path, gap: str
+) -> None:
+    file = write(tmp_path, "a,b,y", [f"{k},{'no' if k else gap},{k % 2}" for k in range(40)])
+    row, entry = (1, "") if not gap else (2, "no")
+    with pytest.raises(ValueError, match=rf"column 'b' of .* row {row} has '{entry}'.*ignore="):
+        load(file, target="y")
