@@ -206,7 +206,8 @@ def write(out: Path, names: list[str]) -> None:
                 found = {row: read_row(out / data, sigma, row, study.seeds) for row in ROWS}
                 for row, runs in found.items():
                     for seed, (record, attacked) in enumerate(runs):
-                        entry = {"data": data, "row": row, "network": seed, **record.numbers()}
+                        entry = {"run": f"{data} {sigma:g} {row} {seed}", "data": data, "row": row}
+                        entry |= {"network": seed, **record.numbers()}
                         file.write(json.dumps({**entry, "attacked": attacked}) + "\n")
                 weights = json.loads((out / data / f"weights-{sigma:g}.json").read_text())
                 figures[data][f"{sigma:g}"] = of_sigma(found, study, weights)
@@ -259,7 +260,7 @@ def of_sigma(
         )
         gains.append(numbers(between(first, second)))
     weight = max(study.weights, key=lambda weight: weights[str(weight)])
-    return {"rows": rows, "gain": gains, "weight": weight, "validation": weights}
+    return {"classifiers": rows, "gain": gains, "weight": weight, "validation": weights}
 
 
 def numbers(found: Interval) -> list[float]:
@@ -275,7 +276,7 @@ def table(sigma: float, found: dict[str, Any], study: Study) -> str:
     """Certified accuracy with its interval, and in parentheses what the attack leaves."""
     heads = [f"σ = {sigma:g}", "right", *(f"radius {radius:g}" for radius in study.radii)]
     lines = [f"| {' | '.join(heads)} |", "|:--|" + "--:|" * (len(heads) - 1)]
-    for row, entry in found["rows"].items():
+    for row, entry in found["classifiers"].items():
         pairs = zip(entry["certified"], entry["attacked"], strict=True)
         cells = [f"{percent(low)} ({100 * high[0]:.1f})" for low, high in pairs]
         weight = f", λ = {found['weight']:g}" if row == ROWS[3] else ""
@@ -305,7 +306,7 @@ def picture(found: dict[str, Any], study: Study) -> Figure:
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     for axes, (sigma, entry) in zip(panels, found.items(), strict=True):
         at = [0.0, *study.radii]
-        for number, (row, of_row) in enumerate(entry["rows"].items()):
+        for number, (row, of_row) in enumerate(entry["classifiers"].items()):
             low, high = (100 * torch.tensor(of_row[k])[:, 0] for k in ("certified", "attacked"))
             axes.plot(at, low, "o-", color=f"C{number}", markersize=4, label=row)
             axes.plot(at, high, "v--", color=f"C{number}", markersize=4, alpha=0.6)

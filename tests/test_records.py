@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import beta, norm
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -16,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TABLES = [*RESULTS.rglob("table.md"), *(ROOT / "benchmarks/results").glob("*.md")]
 RECORDS = sorted(RESULTS.rglob("records.jsonl.xz"))
 STUDIES = [path for path in RECORDS if '"rows"' in path.with_name("figures.json").read_text()]
-WITHOUT_VERDICTS = ("short-runs", "toy1d")
+WITHOUT_VERDICTS = ("certified", "short-runs", "toy1d")
 IGNORED = ("report.html", "table.tex")  # by .gitignore
 INTERVAL = re.compile(r"[+-]?\d+\.\d+ \[-?\d+\.\d+, -?\d+\.\d+\]")
 
@@ -135,6 +136,31 @@ def test_figures_follow_from_the_verdicts(path: Path) -> None:
             if row["gain"] is not None and both:
                 gains = [own[seed][measure].mean() - alone[seed][measure].mean() for seed in both]
                 assert np.mean(gains) == pytest.approx(row["gain"][measure]["value"])
+
+
+def test_certificates_follow_from_their_counts() -> None:
+    """Each radius by scipy, and each certified accuracy of the table, from count and draws."""
+    path = RESULTS / "certified/records.jsonl.xz"
+    figures = json.loads(path.with_name("figures.json").read_text())
+    shares: dict[tuple[str, str, str], list[list[float]]] = {}
+    for run in records(path):
+        levels = dict(run["looks"])
+        assert sum(levels.values()) == pytest.approx(run["alpha"])
+        count, drawn = np.array(run["count"]), np.array(run["drawn"])
+        level = np.array([levels[draws] for draws in run["drawn"]])
+        low = beta.ppf(level, np.maximum(count, 1), drawn - np.maximum(count, 1) + 1)
+        low[count == 0] = 0
+        radius = np.where(low > 0.5, run["sigma"] * norm.ppf(np.maximum(low, 0.5)), 0)
+        assert radius == pytest.approx(np.array(run["radius"]), abs=1e-9)
+        right = np.array(run["prediction"]) == np.array(run["y"])
+        radii = [0.0, *run["radii"]]
+        found = [float((right & (radius >= wanted)).mean()) for wanted in radii]
+        left = [float(np.mean(run["attacked"][str(wanted)])) for wanted in radii]
+        assert np.all(np.array(left) >= found)  # the bound from above
+        shares.setdefault((run["data"], f"{run['sigma']:g}", run["row"]), []).append(found)
+    for (data, sigma, row), seeds in shares.items():
+        entry = figures[data][sigma]["classifiers"][row]["certified"]
+        assert np.mean(seeds, 0) == pytest.approx(np.array(entry)[:, 0])
 
 
 def test_the_table_shows_the_figures() -> None:

@@ -23,7 +23,7 @@ def test_a_small_run_writes_a_table_figures_and_records(
     )
     certified.main()
     assert "| TASER's gain |" in (tmp_path / "table.md").read_text()
-    figures = json.loads((tmp_path / "figures.json").read_text())["digits"]["0.25"]["rows"]
+    figures = json.loads((tmp_path / "figures.json").read_text())["digits"]["0.25"]["classifiers"]
     with lzma.open(tmp_path / "records.jsonl.xz", "rt") as lines:
         records = list(map(json.loads, lines))
     assert [(r["row"], r["network"]) for r in records] == [
