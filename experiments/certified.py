@@ -206,7 +206,11 @@ def write(out: Path, names: list[str]) -> None:
                 found = {row: read_row(out / data, sigma, row, study.seeds) for row in ROWS}
                 for row, runs in found.items():
                     for seed, (record, attacked) in enumerate(runs):
-                        entry = {"run": f"{data} {sigma:g} {row} {seed}", "data": data, "row": row}
+                        entry: dict[str, Any] = {
+                            "run": f"{data} {sigma:g} {row} {seed}",
+                            "data": data,
+                            "row": row,
+                        }
                         entry |= {"network": seed, **record.numbers()}
                         file.write(json.dumps({**entry, "attacked": attacked}) + "\n")
                 weights = json.loads((out / data / f"weights-{sigma:g}.json").read_text())

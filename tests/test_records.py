@@ -138,9 +138,9 @@ def test_figures_follow_from_the_verdicts(path: Path) -> None:
                 assert np.mean(gains) == pytest.approx(row["gain"][measure]["value"])
 
 
-def test_certificates_follow_from_their_counts() -> None:
+@pytest.mark.parametrize("path", RESULTS.glob("certified/records.jsonl.xz"))
+def test_certificates_follow_from_their_counts(path: Path) -> None:
     """Each radius by scipy, and each certified accuracy of the table, from count and draws."""
-    path = RESULTS / "certified/records.jsonl.xz"
     figures = json.loads(path.with_name("figures.json").read_text())
     shares: dict[tuple[str, str, str], list[list[float]]] = {}
     for run in records(path):
