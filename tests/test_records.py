@@ -138,7 +138,7 @@ def test_figures_follow_from_the_verdicts(path: Path) -> None:
                 assert np.mean(gains) == pytest.approx(row["gain"][measure]["value"])
 
 
-@pytest.mark.parametrize("path", RESULTS.glob("certified/records.jsonl.xz"))
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("certified/records.jsonl.xz")))
 def test_certificates_follow_from_their_counts(path: Path) -> None:
     """Each radius by scipy, and each certified accuracy of the table, from count and draws."""
     figures = json.loads(path.with_name("figures.json").read_text())
