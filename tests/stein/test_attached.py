@@ -139,9 +139,13 @@ def test_a_forward_of_something_else_is_not_used(
     found.backward()
 
 
-def test_a_forward_with_dropout_is_not_used() -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_a_forward_with_dropout_is_not_used(first: bool) -> None:
+    """Neither its outputs nor, where dropout comes first, the statistics of BatchNorm."""
     x, y = batch()
     model, robust = network(dropout=0.5), regulariser()
+    if first:
+        model = nn.Sequential(nn.Dropout(0.5), *network())
     robust.attach(model)
     robust(model, x, y)
     model(x)

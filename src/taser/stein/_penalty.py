@@ -74,9 +74,9 @@ class Regulariser(nn.Module, ABC):
     def attach(self, model: Callable) -> Self:
         """Reuse the loss's own forward of this model, where that is right: two forwards less.
 
-        Hooks on the model record its forwards in training mode. The penalty takes the last one if
-        it was of the very x that the penalty gets; else, and after random numbers (dropout), in
-        half precision or under torch.compile, it makes its own. A first-order difference is
+        Hooks on the model record its last forwards in training mode. The penalty takes the one of
+        the very x that it gets; without one, and after random numbers (dropout), in half precision
+        or under torch.compile, it makes its own. A first-order difference is
         one-sided then, from the f(x) of the loss. Loss and penalty share a graph: call `backward`
         once, on their sum. :meth:`release` takes the hooks off, as the end of the regulariser does.
         """
