@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from taser.compare._comparison_config import METHODS
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -65,3 +67,25 @@ def test_people_finish_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.split()) <= 1300
     assert len(text.splitlines()) <= 130
+
+
+def test_the_table_of_the_readme_is_that_of_the_results() -> None:
+    """Accuracies, gains, what is bold over the examples and what has a star over seeds."""
+    table = re.search(r"^\| \| digits .*?\n\n", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert table
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].splitlines()]
+    expected: dict[str, list[str]] = {}
+    for study in ("digits", "fashion-mnist", "cifar10"):
+        rows = json.loads((ROOT / "results" / study / "figures.json").read_text())["rows"]
+        found = {(METHODS[row["method"]], row["variant"]): row for row in rows}
+        for method in METHODS.values():
+            cells = expected.setdefault(method, [method])
+            cells.append(f"{100 * found[method, 'off']['accuracy']['autoattack']['value']:.1f}")
+            for variant in ("taser", "gradient"):
+                gain = found[method, variant]["gain"]["autoattack"]
+                text = f"{100 * gain['value']:+.1f}".replace("-", "−")
+                retrained = (found[method, variant]["gain_retrained"] or {}).get("autoattack")
+                bold = f"**{text}**" if gain["low"] > 0 or gain["high"] < 0 else text
+                stars = retrained and (retrained["low"] > 0 or retrained["high"] < 0)
+                cells.append(bold + "\\*" * bool(stars))
+    assert [line for line in lines[2:] if line] == list(expected.values())

@@ -18,7 +18,7 @@ from taser.compare import Results, read_comparison, read_results
 from taser.compare._executors import dask_executor, slurm_executor
 from taser.report._comparison_tables import main_table, search_table
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 SETTINGS = {
     "methods": ["standard"], "n": 100, "epsilon": 0.1, "attacks": ["fgsm"],
     "overrides": ["data.examples=100", "loop.epochs=10", "validation.steps=1", "model.width=4",
@@ -102,7 +102,7 @@ def test_on_dask_a_worker_is_killed_and_one_joins_late(
         first.send_signal(signal.SIGKILL)
         stack.enter_context(dask(*worker))
         stack.enter_context(dask(*worker))
-        assert found.wait(600) == 0
+        assert found.wait(1200) == 0
     assert tables(read_results(out)) == tables(local)
 
 
@@ -115,7 +115,7 @@ def test_by_submitit_a_job_is_preempted(config: Path, tmp_path: Path, local: Res
         for process in psutil.process_iter(["cmdline"]):
             if {"submitit.core._submit", str(out / "slurm")} <= set(process.info["cmdline"] or ()):
                 process.send_signal(signal.SIGUSR2)
-        assert found.wait(600) == 0
+        assert found.wait(1200) == 0
     logs = "".join(path.read_text() for path in (out / "slurm").glob("*_log.*"))
     assert "Requeued job" in logs
     assert tables(read_results(out)) == tables(local)

@@ -55,8 +55,9 @@ def order(folder: Path) -> list[str]:
 
 def test_a_run_waits_for_those_that_it_needs_and_is_done_once(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    runs.add({"job0": {"value": 1, "start": "job2"}, "job1": {"value": 2, "start": "job0"},
-              "job2": {"value": 3, "here": True}})  # fmt: skip
+    settings = {"job0": {"value": 1, "start": "job2"}, "job1": {"value": 2, "start": "job0"},
+                "job2": {"value": 3, "here": True}}  # fmt: skip
+    runs.add({name: {**job, "seed": 0, **PGD} for name, job in settings.items()})
     seen: list[tuple[int, int, str]] = []
     run(runs, LocalProcesses(2), threads=1, progress=lambda *words: seen.append(words))
     assert runs.result("job2") == {"value": 3, "threads": 1, "gpu": None}

@@ -133,7 +133,7 @@ def _train(
     lines = [
         f"best of {result.steps} steps at {result.best_step}: "
         f"{'accuracy' if classifier else 'negated mean squared error'} {result.clean:.3f} clean, "
-        f"{result.robust:.3f} under a short PGD within {threat} (at most "
+        f"{result.robust:.3f} under a short PGD ({threat}; at most "
         f"{config.validation.examples} validation examples; a short attack overestimates).",
         f"For a figure to believe: taser evaluate --model {out} {threat} --examples 200",
         f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",
