@@ -157,10 +157,13 @@ class Evil:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickled_code_is_refused(protocol: int, capfd: pytest.CaptureFixture) -> None:
+def test_pickled_code_is_not_run(protocol: int, capfd: pytest.CaptureFixture) -> None:
+    """Alone it is no batch; beside one it is passed over: the checksum of the pixels decides."""
     content = pickle.dumps({b"data": Evil(), b"labels": []}, protocol=protocol)
-    with pytest.raises(FetchError, match=r"asks for \w+\.system"):
+    with pytest.raises(FetchError, match="there are no labels"):
         unpickled(content)
+    whole = {b"data": np.ones((2, 3072), np.uint8), b"labels": [3, 4], b"more": Evil()}
+    assert unpickled(pickle.dumps(whole, protocol=protocol))[1].tolist() == [3, 4]
     assert "evil" not in capfd.readouterr().out
 
 
@@ -187,16 +190,16 @@ def test_pickles_of_old_protocols_and_of_python_2_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), "array of 'f8'"),
+        (pickle.dumps({"data": np.zeros((2, 3072)), "labels": [0, 1]}), "cannot reshape"),
         (pickle.dumps({"data": np.zeros((2, 10), np.uint8), "labels": [0, 1]}), "cannot reshape"),
         (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}), "cannot reshape"),
         (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 999]}), "999"),
-        (pickle.dumps([1, 2]), "IndexError"),
-        (pickle.dumps({"labels": []}), "KeyError.*data"),
-        (b"", "EOFError"),
+        (pickle.dumps([1, 2]), "no labels"),
+        (pickle.dumps({"labels": []}), "no labels"),
+        (b"", "pickle exhausted before seeing STOP"),
         (
             pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]})[:-50],
-            "UnpicklingError.*truncated",
+            "expected .* bytes in a bytes.*remain|pickle exhausted",
         ),
     ],
 )
