@@ -231,3 +231,17 @@ def test_only_the_last_few_forwards_are_held() -> None:
         model[0].weight.mul_(1.01)
     model(x)
     assert len(robust._recorder._passes) == 1
+
+
+def test_a_model_that_is_compiled_later_is_not_recorded() -> None:
+    """And the hooks break no graph."""
+    x, y = batch()
+    model, robust = network(), regulariser()
+    robust.attach(model)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    loss = F.cross_entropy(compiled(x), y)
+    assert robust._recorder is not None
+    assert not robust._recorder._passes
+    penalty = robust(model, x, y)
+    (loss + penalty).backward()
+    torch.testing.assert_close(penalty, regulariser()(model, x, y), rtol=1e-12, atol=0)

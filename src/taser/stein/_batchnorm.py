@@ -359,14 +359,20 @@ class PassRecorder:
     model, pickled or deep, are not recorded.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = ref(model)
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.model: Callable[[], nn.Module | None] = (lambda: None) if model is None else ref(model)
         self._recording: SharedPass | None = None
         self._passes: deque[tuple[Tensor, int, SharedPass]] = deque(maxlen=KEPT)
-        self._hooks = [
-            model.register_forward_pre_hook(_Hook(self._begin)),
-            model.register_forward_hook(_Hook(self._end), always_call=True),
-        ]
+        self._hooks: list[RemovableHandle] = []
+        if model is not None:
+            self._hooks.append(model.register_forward_pre_hook(self._begin))
+            self._hooks.append(model.register_forward_hook(self._end, always_call=True))
+
+    def __deepcopy__(self, _memo: dict) -> "PassRecorder":
+        return PassRecorder()  # in a copy of the model the hooks do nothing
+
+    def __reduce__(self) -> tuple:
+        return PassRecorder, ()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
@@ -385,6 +391,8 @@ class PassRecorder:
         self._passes = deque((entry for entry in self._passes if wanted(entry[2])), KEPT)
 
     def _begin(self, model: nn.Module, inputs: tuple) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._keep(lambda shared: shared.at_present_weights)
         x = inputs[0] if len(inputs) == 1 else None
         wanted = model.training and torch.is_grad_enabled() and self.model() is model
@@ -405,20 +413,3 @@ class PassRecorder:
 
     def _forget(self, used: ReferenceType[SharedPass], _gradient: Tensor) -> None:
         self._keep(lambda shared: shared is not used())
-
-
-class _Hook:
-    """A hook that does nothing in a copy of the model, nor while torch.compile traces it."""
-
-    def __init__(self, call: Callable | None = None) -> None:
-        self.call = call
-
-    def __call__(self, *arguments: Any) -> None:
-        if self.call is not None and not torch.compiler.is_compiling():
-            self.call(*arguments)
-
-    def __deepcopy__(self, _memo: dict) -> "_Hook":
-        return _Hook()
-
-    def __reduce__(self) -> tuple:
-        return _Hook, ()
