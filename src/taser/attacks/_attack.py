@@ -97,25 +97,32 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
 
 
+def task_loss(loss: AttackLoss, y: Tensor) -> AttackLoss:
+    """The loss, or the squared error for the targets of a regression."""
+    return squared_error if y.is_floating_point() else loss
+
+
 class WorstPoints:
     """The worst points found so far, x: (B, *), and their margin loss, (B,); x itself at first.
 
-    A model with `draws` is random: an example is never done with, since one average proves little.
+    Of a regression the squared errors. An example of it, or of a random model, one with `draws`, is
+    never done with: any error can grow, and one average proves little.
     """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x.detach().clone(), y
-        self.enough = torch.inf if hasattr(model, "draws") else 0.0
+        self.measure = task_loss(margin, y)
+        lasting = hasattr(model, "draws") or y.is_floating_point()
+        self.enough = torch.inf if lasting else 0.0
         with torch.no_grad():
-            self.loss = margin(
-                outputs_of(model, self.x.clone()), y
-            )  # a first layer may work in place
+            start = self.x.clone()  # a first layer may work in place
+            self.loss = self.measure(outputs_of(model, start), y)
 
     robust = property(lambda self: (~(self.loss > self.enough)).nonzero()[:, 0])
 
     def update(self, rows: Tensor, x_adv: Tensor, logits: Tensor) -> Tensor:
         """Keep worse points, (R, *), of the examples `rows`; True where one is still robust."""
-        loss = margin(logits.detach(), self.y[rows])
+        loss = self.measure(logits.detach(), self.y[rows])
         worse = loss > self.loss[rows]
         self.x[rows[worse]] = x_adv.detach()[worse]
         self.loss[rows[worse]] = loss[worse]

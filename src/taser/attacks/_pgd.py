@@ -18,6 +18,7 @@ from ._attack import (
     margin,
     outputs_of,
     short_repr,
+    task_loss,
 )
 from ._threat import Rng, Threat
 
@@ -87,7 +88,7 @@ class PGD:
         with eval_mode(model, freeze=True):
             for _ in range(self.steps):
                 valid = self.threat.valid(x_adv, x)
-                gradient = input_gradient(model, valid, y, loss or self.loss)
+                gradient = input_gradient(model, valid, y, loss or task_loss(self.loss, y))
                 step = self.length * self.threat.ascent(gradient, valid)
                 x_adv = self.threat.relax(x_adv + step, x)
         return self.threat.valid(x_adv, x)
@@ -115,7 +116,8 @@ class RestartedPGD:
 
     step_size: None: 2.5·ε/steps; loss: by default the margin, which unlike cross-entropy cannot
     saturate. An example leaves at the first step that breaks it; of the others the point with the
-    largest margin loss is kept.
+    largest margin loss is kept, of a regression that with the largest error, first from x itself:
+    there the gradient has the sign of the error.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -139,15 +141,16 @@ class RestartedPGD:
         self, model: Model, x: Tensor, y: Tensor, *,
         loss: AttackLoss | None = None, generator: Rng = None,
     ) -> Tensor:  # fmt: skip
-        x, loss = x.detach(), loss or self.loss
+        x, loss = x.detach(), loss or task_loss(self.loss, y)
         step_size = self.step_size or 2.5 * self.threat.epsilon / self.steps
         with eval_mode(model, freeze=True):
             worst = WorstPoints(model, x, y)
-            for _ in range(self.starts):
+            for start in range(self.starts):
                 rows = worst.robust if self.early_exit else torch.arange(len(x), device=x.device)
                 if len(rows) == 0:
                     break
-                x_adv = self.threat.random(x[rows], generator) if self.random_start else x[rows]
+                drawn = self.random_start and (start > 0 or not y.is_floating_point())
+                x_adv = self.threat.random(x[rows], generator) if drawn else x[rows]
                 for _ in range(self.steps):
                     valid = self.threat.valid(x_adv, x[rows])
                     logits, gradient = outputs_and_gradient(model, valid, y[rows], loss)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, WorstPoints, check_positive, margin
+from ._attack import Model, WorstPoints, check_positive, margin, task_loss
 from ._threat import Rng, Threat
 
 Rule = Literal["adam", "momentum"]
@@ -97,6 +97,10 @@ class SPSA:
             queries = torch.cat([x + self.delta * unit * v, x - self.delta * unit * v]).flatten(
                 0, 1
             )
-            above, below = margin(model(queries), y.repeat(2 * count)).to(v).view(2, count, len(x))
+            above, below = (
+                task_loss(margin, y)(model(queries), y.repeat(2 * count))
+                .to(v)
+                .view(2, count, len(x))
+            )
             total += torch.einsum("nb,nb...->b...", (above - below) / (2 * self.delta), v)
         return total / self.samples * per_unit

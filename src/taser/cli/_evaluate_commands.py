@@ -1,5 +1,6 @@
 """`taser evaluate`, `taser audit` and `taser shift`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -8,7 +9,10 @@ from typer import Option
 from . import _options as cli
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from taser.attacks import Threat
+    from taser.data import Dataset
 
 CURVE = 200  # examples for the curve against ε
 SURROGATE = FITTED = 10_000  # training examples for the audit's surrogate, a shift's Gaussian
@@ -55,7 +59,7 @@ def evaluate(
     from taser.report import _evaluation_report as report
 
     dataset, network = cli.load_model_and_data(
-        model, weights, data, option, root, threads, target, trust_code=trust_code
+        model, weights, data, option, root, threads, target, trust_code=trust_code, regression=True
     )
     threat = cli.read_threat(
         dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds, unbounded=unbounded
@@ -64,6 +68,16 @@ def evaluate(
     out = out or cli.model_folder("evaluate", model, weights, dataset, threat)
     if first:
         x, y = x[:examples], y[:examples]
+    if dataset.classes is None:
+        if at_least is not None:
+            raise ValueError("--at-least is a share of right answers; a regression has errors")
+        tried = "pgd,spsa" if attacks == "autoattack,spsa" else attacks
+        options = {"n": examples, "seed": seed, "batch_size": batch}
+        _evaluate_regression(
+            dataset, network, x, y, threat, tried, curve, options, out,
+            f"{model} on {dataset.name}, {threat}",
+        )  # fmt: skip
+        return
     with cli.progress_bar() as progress:
         result = run(
             network, x, y, threat=threat, attacks=attacks.replace(" ", "").split(","),
@@ -89,6 +103,25 @@ def evaluate(
     if at_least is not None and 100 * result.robust_accuracy < at_least:
         typer.echo(f"less than --at-least {at_least:g} %", err=True)
         raise typer.Exit(cli.VERDICT)
+
+
+def _evaluate_regression(
+    dataset: "Dataset", network: "nn.Module", x: "Tensor", y: "Tensor", threat: "Threat",
+    attacks: str, curve: bool, options: dict[str, Any], out: Path, title: str,
+) -> None:  # fmt: skip
+    from taser.evaluation import error_curve, evaluate_regression
+    from taser.report import _regression_report as report
+
+    options["targets"] = dataset.target_standardisation
+    names = attacks.replace(" ", "").split(",")
+    with cli.progress_bar() as progress:
+        options["progress"] = progress
+        result = evaluate_regression(
+            network, x, y, threat=threat, attacks=names, out=out, **options
+        )
+        drawn = error_curve(network, x, y, threat=threat, **options) if curve else None
+    typer.echo(report.table(result).markdown())
+    cli.show(report.write(result, title, out, drawn), report.summary(result), "evaluation.json")
 
 
 @cli.with_json

@@ -203,8 +203,9 @@ def progress_bar() -> Iterator["ProgressCallback"]:
 def load_model_and_data(
     model: str, weights: Path | None, data: str | None, options: list[str] | None,
     root: Path | None, threads: int | None, target: str | None = None, *, trust_code: bool = False,
+    regression: bool = False,
 ) -> "tuple[Dataset, nn.Module]":  # fmt: skip
-    """The data set, and the classifier on the default device."""
+    """The data set, and the classifier on the default device, or a regression if that is taken."""
     from taser._runtime import default_device
     from taser.data import load
     from taser.models import load_model
@@ -222,13 +223,14 @@ def load_model_and_data(
         dataset = _data_for_run(run, data, root, target)
     else:
         dataset = load(data or "digits", root=root, target=target)
-    if dataset.classes is None:
+    if dataset.classes is None and not regression:
         raise ValueError(f"{dataset.name} is a regression; this is for classifiers")
     if run:
         network = load_trained(run, weights or "best", trust_code=trust_code)
         return dataset, network.to(default_device())
     shape, own = dataset.input_shape, dict(map(_option, options or []))
-    network = load_model(model, weights, classes=len(dataset.classes), shape=shape, **own)
+    classes = len(dataset.classes) if dataset.classes else None
+    network = load_model(model, weights, classes=classes, shape=shape, **own)
     return dataset, network.to(default_device())
 
 

@@ -115,6 +115,7 @@ def _train(
     trust_code: bool, overrides: list[str] | None, settings: Sequence[str] = (),
 ) -> None:  # fmt: skip
     from taser._runtime import exit_process, is_main_process
+    from taser.data import Preprocessing
     from taser.training import read_recipe, to_yaml, train
 
     chosen = [] if taser is None else [f"regulariser.name={'taser' if taser else 'none'}"]
@@ -129,17 +130,21 @@ def _train(
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
-    classifier, threat = result.robust >= 0, _threat_options(config.objective)  # errors are negated
+    classifier, threat = result.robust >= 0, _threat_options(config.objective)
+    clean, robust = f"{result.clean:.3f}", f"{result.robust:.3f}"
+    if not classifier:  # errors are negated
+        unit = Preprocessing.from_json((out / "data.json").read_text()).square_unit
+        clean, robust = f"{-unit * result.clean:.4g}", f"{-unit * result.robust:.4g}"
     lines = [
         f"best of {result.steps} steps at {result.best_step}: "
-        f"{'accuracy' if classifier else 'negated mean squared error'} {result.clean:.3f} clean, "
-        f"{result.robust:.3f} under a short PGD ({threat}; at most "
+        f"{'accuracy' if classifier else 'mean squared error'} {clean} clean, "
+        f"{robust} under a short PGD ({threat}; at most "
         f"{config.validation.examples} validation examples; a short attack overestimates).",
         f"For a figure to believe: taser evaluate --model {out} {threat} --examples 200",
         f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",
     ]
     if is_main_process():
-        typer.echo("\n".join(lines if classifier else lines[::2]))
+        typer.echo("\n".join(lines))
     exit_process()
 
 

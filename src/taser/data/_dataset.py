@@ -265,6 +265,11 @@ class Preprocessing:
         scales = data.standardisation, data.target_standardisation
         return cls(data.classes, data.columns, *scales, data.categorical)
 
+    @property
+    def square_unit(self) -> float:
+        """What a squared error of 1 is in the units of the target."""
+        return 1.0 if self.targets is None else self.targets.std[0] ** 2
+
     def to_json(self) -> str:
         """As JSON, to the last digit."""
         return json.dumps(asdict(self), indent=1)

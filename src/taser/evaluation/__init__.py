@@ -10,6 +10,12 @@ from ._corruptions import shift
 from ._evaluate import Curve, accuracy_curve, evaluate
 from ._out_of_distribution import out_of_distribution
 from ._record import Evaluation, Finding
+from ._regression import (
+    RegressionEvaluation,
+    compare_errors,
+    error_curve,
+    evaluate_regression,
+)
 from ._statistics import (
     Comparison,
     Interval,
@@ -22,12 +28,14 @@ from ._statistics import (
 
 __all__ = [
     "CHECKS", "Audit", "Certificates", "Check", "Comparison", "Curve", "Evaluation", "Finding",
-    "Interval", "TooFewCorrect", "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit",
-    "certify", "compare", "difference_interval", "evaluate", "mcnemar", "out_of_distribution",
+    "Interval", "RegressionEvaluation", "TooFewCorrect", "accuracy_curve", "accuracy_interval",
+    "attack_smoothed", "audit", "certify", "compare", "compare_errors", "difference_interval",
+    "error_curve", "evaluate", "evaluate_regression", "mcnemar", "out_of_distribution",
     "read_certificates", "retrained_interval", "shift", "subset", "undefended",
 ]  # fmt: skip
 
 check_arguments(globals(), (
     "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit", "certify",
-    "difference_interval", "evaluate", "mcnemar", "shift", "subset", "undefended",
+    "difference_interval", "evaluate", "evaluate_regression", "mcnemar", "shift", "subset",
+    "undefended",
 ))  # fmt: skip

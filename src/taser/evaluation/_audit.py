@@ -108,6 +108,9 @@ def audit(
     beyond those of the stronger one, significantly (exact binomial test, 1 %).
     """
     threat = threat or Threat()
+    if y.is_floating_point():
+        ask = "compare PGD's error with SPSA's, by taser.evaluate"
+        raise ValueError(f"the audit counts wrong classes, and a regression has none: {ask}")
     device = device_of(model, x)
     x, y = x.detach().to(device), y.to(device)
     findings = check_data(x, y, threat)

@@ -14,7 +14,7 @@ from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 from taser.attacks._autoattack import named_attack
 from taser.attacks._random import EOT, VOTES, Votes
-from taser.data._dataset import subset
+from taser.data._dataset import Standardisation, subset
 from taser.stein._model_state import eval_mode
 
 from ._attack_loop import AttackLoop, open_store, passes_of
@@ -27,15 +27,18 @@ from ._model_checks import (
     square_findings,
 )
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
+from ._regression import evaluate_regression
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the threat's ε
+
+ATTACKED_BY = ("autoattack", "spsa")
 
 
 def evaluate(
     model: Model, x: Tensor, y: Tensor, *, threat: Threat | None = None,
-    attacks: Sequence[str | Attack] = ("autoattack", "spsa"), n: int = 1000, seed: int = 0,
-    batch_size: int = 100, eot: int | None = None, out: Path | str | None = None,
-    progress: Progress | None = None,
+    attacks: Sequence[str | Attack] = ATTACKED_BY, n: int = 1000, seed: int = 0,
+    batch_size: int = 100, eot: int | None = None, targets: Standardisation | None = None,
+    out: Path | str | None = None, progress: Progress | None = None,
 ) -> Evaluation:  # fmt: skip
     """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
 
@@ -46,6 +49,9 @@ def evaluate(
     that each call of an attack averages, by default 20 for a model whose outputs change between
     calls; its verdicts are majorities of 100 draws, and a finding says how sure they are.
 
+    The targets of a regression, y in float32, give a :class:`RegressionEvaluation`, by
+    :func:`evaluate_regression`; targets: how they were standardised.
+
     out: a folder for finished batches, from which an evaluation that was killed resumes, and then
     for evaluation.json and the adversarial inputs.
 
@@ -54,6 +60,12 @@ def evaluate(
     copy with BatchNorm folded, but verdicts are the model's own, and only points in the ball and in
     the box count.
     """
+    if y.is_floating_point():
+        chosen = ("pgd", "spsa") if tuple(attacks) == ATTACKED_BY else attacks
+        return evaluate_regression(  # type: ignore[return-value]
+            model, x, y, threat=threat, targets=targets, attacks=chosen, n=n, seed=seed,
+            batch_size=batch_size, out=out, progress=progress,
+        )  # fmt: skip
     threat = threat or Threat()
     if batch_size < 1:
         raise ValueError(f"batch_size should be at least 1; got {batch_size}")

@@ -252,7 +252,9 @@ class _Run:
         ]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
         if metrics is not None and self.setup.dataset.task == "regression":
-            words.append(f"error {-metrics.clean:.3g}, attacked {-metrics.robust:.3g}")
+            unit = Preprocessing.of(self.setup.dataset).square_unit
+            clean, robust = (-unit * error for error in (metrics.clean, metrics.robust))
+            words.append(f"squared error {clean:.4g}, attacked {robust:.4g}")
         elif metrics is not None:
             words.append(f"clean {metrics.clean:.1%} robust {metrics.robust:.1%}")
         self.report(self.state.step, self.setup.steps, " · ".join(words))
