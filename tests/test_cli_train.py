@@ -191,3 +191,40 @@ def test_the_options_of_an_evaluation_arrive(tmp_path: Path) -> None:
     assert found["threat"] == {"norm": "l2", "epsilon": 0.5, "low": None, "high": None}
     assert (found["provenance"]["seed"], found["provenance"]["batch_size"]) == (3, 4)
     assert sorted(found["index"]) == list(range(10))
+
+
+def test_a_runs_folder_is_all_that_fine_tuning_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its own data, for a third of its epochs and rate, in a folder of its name."""
+    monkeypatch.chdir(tmp_path)
+    run("train", "--recipe", "digits/standard", "--out", "plain", *SMALL, "loop.epochs=3")
+    assert "best of 4 steps" in run("finetune", "--model", "plain")
+    before, after = (read_recipe(tmp_path / folder / "config.yaml")
+                     for folder in ("plain", "out/finetune/plain"))  # fmt: skip
+    assert after.model.weights == "plain/best.safetensors"
+    assert after.loop.epochs == 1
+    assert after.optimiser.rate == pytest.approx(before.optimiser.rate / 3)
+    assert (after.teacher.weight, after.regulariser.name) == (1.0, "taser")
+    assert after.data == before.data
+    said = run("finetune", "--model", "plain", "--recipe", "finetune/trades", code=1)
+    assert "leave out --recipe" in said
+    assert "give --weights" in run("finetune", "--model", "cnn", code=1)
+
+
+def test_results_are_in_a_folder_for_each_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("train", *SMALL)
+    home = "out/train/digits_standard"
+    assert (tmp_path / home / "best.safetensors").exists()
+    quick = ("--epsilon", "0.1", "-n", "20", "--attacks", "fgsm", "--no-curve")
+    run("evaluate", "--model", home, *quick)
+    run("evaluate", "--model", home, "--weights", f"{home}/last.safetensors", *quick)
+    assert {path.name for path in (tmp_path / "out" / "evaluate").iterdir()} == {
+        "out_train_digits_standard-digits-linf-0.1",
+        "out_train_digits_standard-last-digits-linf-0.1",
+    }
+    said = run("evaluate", "--model", home, "--attacks", "autoatack", code=1)
+    assert "no attack called 'autoatack' (did you mean 'autoattack'?)" in said
