@@ -75,6 +75,7 @@ class VisionTransformer(nn.Module):
         return self.head(self.blocks(tokens).mean(1))
 
 
+PGD_10 = ("objective.name=pgd", "objective.steps=10")
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Rows = dict[str, Callable[[], Stepper]]
 
@@ -99,7 +100,10 @@ def in_training(workload: Workload, *overrides: str) -> Stepper:
     ])  # fmt: skip
     setup = set_up(config, random_data(workload))
     batch = next(iter(setup.batches))
-    x, every = batch.x.contiguous(memory_format=setup.layout), config.regulariser.every
+    x, every = (
+        batch.x.contiguous(memory_format=setup.layout),
+        getattr(setup.learner.regulariser, "every", 1),
+    )
 
     def steps() -> None:
         for number in range(every):
@@ -169,15 +173,21 @@ def rows(workload: Workload) -> Rows:
         "TASER, form `paper` by double backward": own(
             taser.Taser(score, threat=threat, form="paper", backend="reverse")
         ),
-        "‖∇m‖₁, a quarter of the batch": own(norm("l1", fraction=0.25)),
+        "‖∇m‖₁, a third, each second step": own(norm("l1", fraction=1 / 3, every=2)),
         "‖∇m‖₁, the whole batch": own(norm("l1")),
         "one-step adversarial": own(base=one_step),
         "PGD-3": own(base=pgd(3)),
         "PGD-10": own(base=pgd(10)),
-        "PGD-10 in `taser train`": lambda: in_training(
-            workload, "objective.name=pgd", "objective.steps=10"
+        "PGD-10 in `taser train`": lambda: in_training(workload, *PGD_10),
+        "PGD-10 + form `paired` in `taser train`": lambda: in_training(
+            workload, *PGD_10, "regulariser.name=taser", "regulariser.form=paired",
+            "regulariser.fraction=0.25", "regulariser.every=2",
         ),
-    }
+        "PGD-10 + form `paper` in `taser train`": lambda: in_training(
+            workload, *PGD_10, "regulariser.name=taser", "regulariser.form=paper",
+            "regulariser.backend=reverse",
+        ),
+    }  # fmt: skip
 
 
 def peak(workload: Workload, name: str, threads: int) -> int:
@@ -187,27 +197,17 @@ def peak(workload: Workload, name: str, threads: int) -> int:
     return peak_growth(rows(workload)[name]()[0])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = parser(__doc__, repetitions=15)
-    options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    given = options.parse_args(arguments)
-    torch.set_num_threads(given.threads)
-    times, peaks = {}, {}
-    for workload in (WORKLOADS[key] for key in given.workloads):
-        steppers = {name: build() for name, build in rows(workload).items()}
-        times[workload.name] = interleaved(steppers, given.repetitions)
-        peaks[workload.name] = {
-            name: in_fresh_process(peak, workload, name, given.threads) for name in steppers
-        }
-        print(f"{workload.name}: done", flush=True)
+def tables(result: dict[str, Any]) -> list[str]:
+    """Time, and memory as far as it is measured."""
+    times, peaks = result["times"], result["bytes"]
     names = list(next(iter(times.values())))
-    tables = [
+    return [
         markdown(
             ["step", *times],
-            [[name, *(f"×{t[name].ratio:.2f} ({t[name].ratio_low:.2f}–{t[name].ratio_high:.2f})"
-                      for t in times.values())] for name in names],
-            f"Time in steps of plain training: medians of {given.repetitions} interleaved "
-            f"repetitions with their range; {given.threads} thread(s).",
+            [[name, *(f"×{t[name]['ratio']:.2f} ({t[name]['ratio_low']:.2f}–"
+                      f"{t[name]['ratio_high']:.2f})" for t in times.values())] for name in names],
+            f"Time in steps of plain training: medians of {result['repetitions']} interleaved "
+            f"repetitions with their range; {result['threads']} thread(s).",
         ),
         markdown(
             ["step", *peaks],
@@ -215,10 +215,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "Megabytes of resident memory that one step adds at its peak; they scatter by a tenth.",
         ),
     ]  # fmt: skip
-    timings = {work: {name: asdict(t) for name, t in of.items()} for work, of in times.items()}
-    result = {**circumstances(), "repetitions": given.repetitions, "times": timings, "bytes": peaks}
-    write(given.out, "two_lines", "What the two lines cost", result, tables)
-    print(*tables, sep="\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser(__doc__, repetitions=15)
+    options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    given = options.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    result: dict[str, Any] = {
+        **circumstances(), "repetitions": given.repetitions, "times": {}, "bytes": {}
+    }  # fmt: skip
+    chosen = [WORKLOADS[key] for key in given.workloads]
+    for workload in chosen:
+        steppers = {name: build() for name, build in rows(workload).items()}
+        found = interleaved(steppers, given.repetitions)
+        result["times"][workload.name] = {name: asdict(t) for name, t in found.items()}
+        write(given.out, "two_lines", "What the two lines cost", result, tables(result))
+        print(f"{workload.name}: time", flush=True)
+    for workload in chosen:
+        result["bytes"][workload.name] = {
+            name: in_fresh_process(peak, workload, name, given.threads) for name in rows(workload)
+        }
+        write(given.out, "two_lines", "What the two lines cost", result, tables(result))
+        print(f"{workload.name}: memory", flush=True)
+    print(*tables(result), sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import effect
 import growth
 import taser
 import two_lines
@@ -34,7 +35,7 @@ def test_the_two_lines_and_their_tables(tmp_path: Path, monkeypatch: pytest.Monk
     result, text = run(two_lines, tmp_path, "--repetitions", "1")
     for found in result["times"].values():
         assert found["plain"]["ratio"] == 1.0
-        assert len(found) == 11
+        assert len(found) == 13
         assert all(timing["seconds"] > 0 for timing in found.values())
     assert "| TASER, the two lines | ×" in text
     assert "| PGD-10 | 12 | 12 |" in text
@@ -119,3 +120,16 @@ def test_wrong_choices(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         run(two_lines, tmp_path, "--workloads", "vgg")
     assert "invalid choice: vgg" in capsys.readouterr().err.replace("'", "")
+
+
+def test_the_effect_of_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(effect.TASKS, "digits", effect.Task((1, 8, 8), 2, 16, 1, 0.1, 32, 10))
+    monkeypatch.setattr(effect, "SETTINGS", ((0.5, 1), (0.5, 2)))
+    for seed in "01":  # a second call adds to the first one's
+        effect.main(["--data", "digits", "--seeds", seed, "--threads", "1", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "effect.json").read_text())
+    assert [(one["every"], one["seed"]) for one in found] == [(1, 0), (2, 0), (1, 1), (2, 1)]
+    assert all(0 <= one["robust"] <= one["clean"] <= 100 for one in found)
+    assert "| digits | digits | 0.5 | 2 | 0.3 | 2 |" in capsys.readouterr().out
