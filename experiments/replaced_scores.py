@@ -70,5 +70,5 @@ def white(data: str = "digits") -> Replaced:
     return Replaced(pretrained(data), sigma_of(50), "white")
 
 
-white_fashion_mnist = partial(white, "fashion-mnist")
+white_fashion_mnist = partial(white, "fashion-mnist-large")
 white_cifar10 = partial(white, "cifar10")

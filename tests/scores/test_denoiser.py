@@ -159,12 +159,18 @@ def test_the_shipped_denoiser_beats_the_best_linear_one() -> None:
     best = Gaussian.fit(data.train.x.double(), 1e-6).at(sigma=sigma)
     linear = (x + sigma**2 * best(x) - data.test.x).square().mean()
     assert error < 0.75 * linear
-    with pytest.raises(ValueError, match="ship for digits, cifar10"):
+    with pytest.raises(ValueError, match="ship for digits, mnist"):
         pretrained("imagenet")
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "level"), [("cifar10", (3, 32, 32), 0.4), ("fashion-mnist", (1, 28, 28), 0.0)]
+    ("name", "shape", "level"),
+    [
+        ("cifar10", (3, 32, 32), 0.4),
+        ("mnist", (1, 28, 28), 0.0),
+        ("fashion-mnist", (1, 28, 28), 0.0),
+        ("fashion-mnist-large", (1, 28, 28), 0.0),
+    ],
 )
 def test_the_shipped_denoisers_take_noise_away(
     name: str, shape: tuple[int, ...], level: float

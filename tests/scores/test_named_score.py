@@ -99,7 +99,7 @@ def test_wrong_names_are_reported(own: Path) -> None:
         named(f"{own}:asking")
     with pytest.raises(ValueError, match="which function in the file"):
         named(own)
-    with pytest.raises(FileNotFoundError, match=r"no score at nowhere.*digits, cifar10"):
+    with pytest.raises(FileNotFoundError, match=r"no score at nowhere.*digits, mnist"):
         named("nowhere")
     with pytest.raises(ValueError, match="did you mean 'score'"):
         named(f"{own}:scores")
