@@ -167,12 +167,15 @@ def test_the_model_is_no_part_of_the_regulariser() -> None:
 
 def test_checks_are_made_once_and_name_the_models_own_layers() -> None:
     u, y = batch()
-    x, robust = (u - 0.5) / 0.5, taser.Taser(score(), threat=THREAT, normalisation=(0.5, 0.5))
+    x, robust = (
+        (u - 0.5) / 0.5,
+        taser.Taser(score(), threat=THREAT, normalisation=(0.5, 0.5), every=1),
+    )
     model, rows = network(), []
     robust(model, x, y)
     model[0].register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     robust(model, x, y)
-    assert rows == [12, 3, 6]  # statistics, direction and the two ends, nothing more
+    assert rows == [12, 4, 8]  # statistics, direction and the two ends, nothing more
     noisy = nn.Sequential(nn.Identity(), taser.models.Wrapped(nn.functional.dropout), model)
     with pytest.raises(taser.stein.UnsupportedLayer, match="layer '1' draws random numbers"):
         robust(noisy, x, y)

@@ -63,7 +63,9 @@ def draw(x: Tensor, seed: int = 0) -> Tensor:
 def test_each_form_is_the_residual_that_it_says(form: FormName, operator: Operator | None) -> None:
     case = cases.case("mlp")
     score = DenoisingScore(shrink, SIGMA)
-    regulariser = Taser(score, threat=THREAT, form=form, operator=operator, backend="exact", seed=3)
+    regulariser = Taser(
+        score, threat=THREAT, form=form, operator=operator, backend="exact", seed=3, every=1
+    )
     value = regulariser(case.model, case.x, case.y)
 
     noise = SIGMA * draw(case.x, seed=3)
@@ -94,7 +96,7 @@ def test_where_all_is_noise_r_is_how_far_f_moves_in_the_ball(norm: Norm, dual: f
     """J = I and f linear in the ball: R = (ε‖∇f‖)² in the dual norm, whatever σ."""
     case = cases.case("mlp")
     perfect = knows(case.x)
-    value = Taser(perfect, threat=Threat(norm, 0.2, None, None), backend="exact")(
+    value = Taser(perfect, threat=Threat(norm, 0.2, None, None), backend="exact", every=1)(
         case.model, case.x, case.y
     )
     gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
@@ -110,7 +112,7 @@ def test_what_lies_along_the_data_does_not_count() -> None:
     def keep_half(x: Tensor, sigma: float) -> Tensor:  # noqa: ARG001
         return torch.cat([x[:, :half], torch.zeros_like(x[:, half:])], 1)
 
-    robust = Taser(DenoisingScore(keep_half, SIGMA), threat=THREAT, backend="exact")
+    robust = Taser(DenoisingScore(keep_half, SIGMA), threat=THREAT, backend="exact", every=1)
     value = robust(case.model, case.x, case.y)
     gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
     r = 0.2 * gradient[:, half:].abs().sum(1)
@@ -154,7 +156,7 @@ def test_the_gradients_of_the_steepest_form_are_right() -> None:
     """Against finite differences in the weights; the direction is a constant, as an attack is."""
     case = cases.case("mlp")
     score = DenoisingScore(shrink, SIGMA)
-    robust = Taser(score, threat=THREAT, backend="reverse")
+    robust = Taser(score, threat=THREAT, backend="reverse", every=1)
     weight = next(case.model.parameters())
     (found,) = torch.autograd.grad(robust(case.model, case.x, case.y), weight)
     gradient, _ = differences(Probed(case.model, Margin(), case.y), case.x)
@@ -296,7 +298,7 @@ def test_inputs_that_are_normalised_in_the_data_are_noticed_once() -> None:
 def test_nan_anywhere_in_the_batch_is_refused_at_every_call() -> None:
     """Whichever part of the batch is drawn."""
     case = cases.case("mlp")
-    robust = taser.Taser(DenoisingScore(shrink, SIGMA), threat=THREAT, fraction=0.5)
+    robust = taser.Taser(DenoisingScore(shrink, SIGMA), threat=THREAT, fraction=0.5, every=1)
     robust(case.model, case.x, case.y)
     for row in range(len(case.x)):
         x = case.x.clone()
@@ -332,14 +334,18 @@ def test_the_constructor_makes_what_recipes_have() -> None:
     theirs = build_regulariser(config.regulariser, digits, threat, torch.Generator())
     assert theirs is not None
     ours = Taser(taser.scores.pretrained("digits").at(timestep=50), threat=threat)
-    torch.testing.assert_close(ours(model, x, y), theirs(model, x, y))
+    assert (ours.every, theirs.every) == (2, 1)
+    torch.testing.assert_close(ours(model, x, y), 2 * theirs(model, x, y))
 
 
-def test_the_steepest_form_uses_a_part_of_the_batch_by_default() -> None:
+def test_the_steepest_form_uses_a_part_of_the_batch_in_each_second_step() -> None:
     score = DenoisingScore(shrink, SIGMA)
     assert taser.Taser(score, threat=THREAT).fraction == FORMS["steepest"].fraction < 1
     assert taser.Taser(score, form="paper").fraction == 1
     assert taser.Taser(score, threat=THREAT, fraction=0.7).fraction == 0.7
+    assert taser.Taser(score, threat=THREAT).every == FORMS["steepest"].every == 2
+    assert taser.Taser(score, form="paper").every == 1
+    assert taser.Taser(score, threat=THREAT, every=3).every == 3
 
 
 @pytest.mark.parametrize("y", [torch.zeros(16), torch.eye(3)[torch.arange(16) % 3]])

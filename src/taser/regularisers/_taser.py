@@ -21,16 +21,17 @@ FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
 @dataclass(frozen=True)
 class Form:
-    """The operator, the centre, the score's method that is needed, and the part of the batch."""
+    """The operator, the centre, the score's method that is needed, and what part of the work."""
 
     operator: Operator
     center: Literal["batch", "none"]
     method: str | None
     fraction: float = 1.0
+    every: int = 1
 
 
 FORMS: dict[FormName, Form] = {
-    "steepest": Form("first_order", "none", "along", fraction=0.25),
+    "steepest": Form("first_order", "none", "along", fraction=1 / 3, every=2),
     "paired": Form("first_order", "batch", "paired"),
     "mixed": Form("first_order", "batch", "noised"),
     "noised": Form("langevin", "batch", "noised"),
@@ -70,7 +71,8 @@ class Taser(SteinPenalty):
         Score, threat, range and λ are then of u, as if the model normalised its inputs itself.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
         Of the :class:`taser.SteinPenalty`; probes and unbiased concern Δf, so "noised" and "paper".
-        By default "steepest" takes a random quarter of each batch.
+        By default "steepest" takes a random third of the batch in each second step, with weight
+        two, and is zero in the others.
     operator, center
         Other than the form's own, for studies.
     """
@@ -79,8 +81,8 @@ class Taser(SteinPenalty):
         self, score: Any, *, threat: Threat | None = None, form: FormName = "steepest",
         probe: Probe | None = None, operator: Operator | None = None,
         center: str | float | None = None, backend: Backend | Literal["auto"] = "auto",
-        probes: int = 1, step: float | None = None, unbiased: bool = False, every: int = 1,
-        fraction: float | None = None, batchnorm: Statistics = "auto",
+        probes: int = 1, step: float | None = None, unbiased: bool = False,
+        every: int | None = None, fraction: float | None = None, batchnorm: Statistics = "auto",
         normalisation: tuple[Any, Any] | None = None,
         generator: torch.Generator | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
@@ -89,7 +91,8 @@ class Taser(SteinPenalty):
         fixed = FORMS[form]
         super().__init__(
             probe, operator=operator or fixed.operator, backend=backend, probes=probes, step=step,
-            center=fixed.center if center is None else center, unbiased=unbiased, every=every,
+            center=fixed.center if center is None else center, unbiased=unbiased,
+            every=fixed.every if every is None else every,
             fraction=fixed.fraction if fraction is None else fraction, batchnorm=batchnorm,
             generator=generator, seed=seed,
         )  # fmt: skip

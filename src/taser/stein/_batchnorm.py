@@ -361,6 +361,7 @@ class PassRecorder:
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.model: Callable[[], nn.Module | None] = (lambda: None) if model is None else ref(model)
+        self.idle = False  # whether the next forward is not wanted
         self._recording: SharedPass | None = None
         self._passes: deque[tuple[Tensor, int, SharedPass]] = deque(maxlen=KEPT)
         self._hooks: list[RemovableHandle] = []
@@ -396,6 +397,7 @@ class PassRecorder:
         self._keep(lambda shared: shared.at_present_weights)
         x = inputs[0] if len(inputs) == 1 else None
         wanted = model.training and torch.is_grad_enabled() and self.model() is model
+        wanted = wanted and not self.idle
         wanted = wanted and self._recording is None and not SharedPass.active
         if wanted and isinstance(x, Tensor) and not x.requires_grad:
             self._recording = SharedPass(model).__enter__()

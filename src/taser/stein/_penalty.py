@@ -107,7 +107,7 @@ class Regulariser(nn.Module, ABC):
         :meth:`attach` finds it by itself.
         """
         if self.training and self.calls % self.every:
-            self.calls += 1
+            self._count()
             return x.new_zeros(())
         module = check_module(unwrap_ddp(model))
         check_layers(module)
@@ -135,8 +135,14 @@ class Regulariser(nn.Module, ABC):
             value = value * self.batch_correction(len(rows), batch)
         if not self.training:
             return value
-        self.calls += 1
+        self._count()
         return self.every * value  # which makes up for the calls that compute nothing
+
+    def _count(self) -> None:
+        """One call more; the loss's next forward is not recorded if no penalty follows it."""
+        self.calls += 1
+        if self._recorder is not None:
+            self._recorder.idle = bool(self.calls % self.every)
 
     @abstractmethod
     def penalise(

@@ -123,7 +123,7 @@ class RegulariserConfig:
     :class:`taser.regularisers.TargetLoss`. ramp: the share of training over which λ grows from
     zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute the
     penalty in each k-th step only, and on a random part of the batch, which keeps the expected
-    gradient and makes it noisier (by default the form's part).
+    gradient and makes it noisier (by default the form's own).
 
     score: "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
     :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or a
@@ -149,7 +149,7 @@ class RegulariserConfig:
     step: Number | None = None
     unbiased: bool = False
     batchnorm: Literal["auto", "running"] = "auto"
-    every: int = 1
+    every: int | None = None
     fraction: Number | None = None
     score: str = "auto"
     timestep: int = 50
