@@ -67,7 +67,9 @@ def test_an_honest_model_is_trusted(run: Callable[..., str], weights: Path, tmp_
         "--epsilon", "0.2", "--examples", "60", "--steps", "10", "--queries", "20",
         "--no-surrogate", "--out", tmp_path,
     )  # fmt: skip
-    assert said.startswith("Robust accuracy at ℓ∞ ε=0.2: ")
+    estimate, found, *_ = said.split("\n")  # the first on stderr
+    assert estimate.startswith("  0%  audit: at most about ")
+    assert found.startswith("Robust accuracy at ℓ∞ ε=0.2: ")
     assert "Verdict: trust (of " in said
     assert "Skipped: transfer" in said
     record = json.loads((tmp_path / "results.json").read_text())

@@ -68,6 +68,7 @@ def draw_curve(curve: Curve, threat: Threat, stars: Mapping[str, float]) -> Figu
     axes.set_xscale("symlog", base=2, linthresh=smallest, linscale=0.5)
     axes.set_xticks(curve.epsilons, map(shown, curve.epsilons), rotation=45)
     axes.set(xlabel="ε", ylabel="accuracy, %", ylim=(-2, 102))
+    axes.set_xlim(0.9 * curve.epsilons[0])  # nothing lies left of the first
     axes.legend(frameon=False)
     return figure
 
