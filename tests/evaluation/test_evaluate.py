@@ -171,7 +171,7 @@ WRONG = [
     ({"x": torch.nan}, "finite"),
     ({"y": 10}, "0…9"),
     ({"spoil": "nan"}, "NaN or infinity"),
-    ({"spoil": "one"}, "logits"),
+    ({"spoil": "one"}, "one number an example"),
     ({"attacks": ("autoatack",)}, "autoattack"),
     ({"attacks": ()}, "one name each"),
     ({"batch_size": 0}, "batch_size"),

@@ -277,9 +277,9 @@ class Differentiable(nn.Module):
             if not (x.requires_grad and "numpy" in str(error)):
                 raise
             z = self.model(x.detach().clone())
-        if not torch.is_grad_enabled():
-            return z
-        return z.clone() + 0 * x.flatten(1).sum(1, keepdim=True).to(z)  # z of inference mode: clone
+        if z.is_inference():  # an inference tensor cannot join a graph
+            z = z.clone()
+        return z + 0 * x.flatten(1).sum(1, keepdim=True).to(z) if torch.is_grad_enabled() else z
 
 
 def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
