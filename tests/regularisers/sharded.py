@@ -24,28 +24,38 @@ def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor, attach: bool, **opt
     (F.cross_entropy(model(x), y) + 0.3 * robust(model, x, y)).backward()
 
 
-torch.manual_seed(0)
-plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.SiLU(), nn.Linear(32, 10))
-model = copy.deepcopy(plain)
-x, y = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 10
-found = {}
-step(plain, x, y, attach=False, backend="difference")  # in one process, before the others are known
+def main() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.SiLU(), nn.Linear(32, 10))
+    model = copy.deepcopy(plain)
+    x, y = (
+        torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(1)),
+        torch.arange(16) % 10,
+    )
+    found = {}
+    step(
+        plain, x, y, attach=False, backend="difference"
+    )  # in one process, before the others are known
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-for module in (model[1], model[3], model):
-    fully_shard(module, mesh=mesh)
-own = slice(8 * dist.get_rank(), 8 * dist.get_rank() + 8)
-for attach in (False, True):
-    step(model, x[own], y[own], attach)
-    both = zip(model.parameters(), plain.parameters(), strict=True)
-    gaps = [(p.grad.full_tensor() - q.grad).norm() / q.grad.norm() for p, q in both]
-    found["attached" if attach else "alone"] = float(max(gaps))
-try:
-    step(model, x[own], y[own], attach=False, backend="reverse")
-except taser.stein.UnsupportedLayer as error:
-    found["reverse"] = str(error)
-if dist.get_rank() == 0:
-    with open(sys.argv[1], "w") as stream:
-        json.dump(found, stream)
-dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,))
+    for module in (model[1], model[3], model):
+        fully_shard(module, mesh=mesh)
+    own = slice(8 * dist.get_rank(), 8 * dist.get_rank() + 8)
+    for attach in (False, True):
+        step(model, x[own], y[own], attach)
+        both = zip(model.parameters(), plain.parameters(), strict=True)
+        gaps = [(p.grad.full_tensor() - q.grad).norm() / q.grad.norm() for p, q in both]
+        found["attached" if attach else "alone"] = float(max(gaps))
+    try:
+        step(model, x[own], y[own], attach=False, backend="reverse")
+    except taser.stein.UnsupportedLayer as error:
+        found["reverse"] = str(error)
+    if dist.get_rank() == 0:
+        with open(sys.argv[1], "w") as stream:
+            json.dump(found, stream)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":  # the doctests' collection imports this file
+    main()
