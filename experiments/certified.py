@@ -208,7 +208,7 @@ def write(out: Path, names: list[str]) -> None:
                     for seed, (record, attacked) in enumerate(runs):
                         entry: dict[str, Any] = {
                             "run": f"{data} {sigma:g} {row} {seed}",
-                            "data": data,
+                            "dataset": data,
                             "row": row,
                         }
                         entry |= {"network": seed, **record.numbers()}
@@ -273,7 +273,7 @@ def numbers(found: Interval) -> list[float]:
 
 def percent(found: list[float], sign: str = "") -> str:
     value, low, high = (100 * number for number in found)
-    return f"{value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+    return f"{value:{sign}.1f} [{low:.1f}, {high:.1f}]"
 
 
 def table(sigma: float, found: dict[str, Any], study: Study) -> str:

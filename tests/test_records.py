@@ -157,7 +157,7 @@ def test_certificates_follow_from_their_counts(path: Path) -> None:
         found = [float((right & (radius >= wanted)).mean()) for wanted in radii]
         left = [float(np.mean(run["attacked"][str(wanted)])) for wanted in radii]
         assert np.all(np.array(left) >= found)  # the bound from above
-        shares.setdefault((run["data"], f"{run['sigma']:g}", run["row"]), []).append(found)
+        shares.setdefault((run["dataset"], f"{run['sigma']:g}", run["row"]), []).append(found)
     for (data, sigma, row), seeds in shares.items():
         entry = figures[data][sigma]["classifiers"][row]["certified"]
         assert np.mean(seeds, 0) == pytest.approx(np.array(entry)[:, 0])
