@@ -30,7 +30,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 def regulariser(**options: object) -> taser.Taser:
     score = taser.scores.DenoisingScore(lambda x, _: torch.tanh(x), 0.3)
-    return taser.Taser(score, threat=THREAT, step=1e-6, **{"fraction": 1.0, **options})  # type: ignore[arg-type]
+    return taser.Taser(score, threat=THREAT, step=1e-6, **{"fraction": 1.0, "every": 1, **options})  # type: ignore[arg-type]
 
 
 def gradients(
