@@ -201,11 +201,17 @@ def tables(result: dict[str, Any]) -> list[str]:
     """Time, and memory as far as it is measured."""
     times, peaks = result["times"], result["bytes"]
     names = list(next(iter(times.values())))
+
+    def ratio(timing: dict[str, float] | None) -> str:
+        if timing is None:
+            return "–"
+        low, high = timing["ratio_low"], timing["ratio_high"]
+        return f"×{timing['ratio']:.2f} ({low:.2f}–{high:.2f})"
+
     return [
         markdown(
             ["step", *times],
-            [[name, *(f"×{t[name]['ratio']:.2f} ({t[name]['ratio_low']:.2f}–"
-                      f"{t[name]['ratio_high']:.2f})" for t in times.values())] for name in names],
+            [[name, *(ratio(found.get(name)) for found in times.values())] for name in names],
             f"Time in steps of plain training: medians of {result['repetitions']} interleaved "
             f"repetitions with their range; {result['threads']} thread(s).",
         ),
@@ -214,7 +220,7 @@ def tables(result: dict[str, Any]) -> list[str]:
             [[name, *(f"{of[name] / 1e6:.0f}" for of in peaks.values())] for name in names],
             "Megabytes of resident memory that one step adds at its peak; they scatter by a tenth.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
