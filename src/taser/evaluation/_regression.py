@@ -142,7 +142,9 @@ def evaluate_regression(
         with eval_mode(model, freeze=True), torch.no_grad():
             parts = [model(part.clone()) for part in points.split(batch_size)]
         if any(len(p) != p.numel() for p in parts) or sum(map(len, parts)) != len(points):
-            raise ValueError(f"a regression gives one number an example; got {parts[0].shape}")
+            got = f"y of {y.dtype} and outputs {tuple(parts[0].shape)}"
+            wanted = "a regression gives one number an example, a classifier takes class numbers"
+            raise ValueError(f"{wanted}, int64; got {got}")
         return torch.cat(parts).reshape(-1)
 
     clean, worst = predicted(x), x.clone()
