@@ -369,3 +369,15 @@ def test_a_score_that_works_in_place_leaves_the_inputs_alone() -> None:
     robust = Taser(score, form="paper")
     robust(case.model, x, case.y)
     assert not x.requires_grad
+
+
+def test_a_forward_that_no_penalty_follows_is_not_recorded() -> None:
+    case = cases.case("mlp")
+    robust = Taser(DenoisingScore(shrink, SIGMA), threat=THREAT).attach(case.model.train())
+    recorded = []
+    for _ in range(4):
+        outputs = case.model(case.x)
+        assert robust._recorder is not None
+        recorded.append(len(robust._recorder._passes))
+        (outputs.mean() + robust(case.model, case.x, case.y)).backward()
+    assert recorded == [1, 0, 1, 0]
