@@ -166,5 +166,5 @@ def audit_table(results: Results) -> Table | None:
             cells.append([name, str(run.seed), audit["verdict"], ", ".join(failed) or "none",
                           str(audit["n"])])  # fmt: skip
     headings = ["run", "seed", "verdict", "checks failed", "n"]
-    caption = "Audits of the runs with TASER: the verdict, and which of fourteen checks failed."
+    caption = "Audits of the runs with TASER: the verdict, and which checks failed."
     return Table(headings, cells, caption) if cells else None
