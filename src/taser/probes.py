@@ -1,9 +1,10 @@
-"""Probes: the scalar of a network's outputs that the Stein operator is applied to."""
+"""Probes, scalars of a network's outputs for the Stein operator; and losses of each example."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from taser._runtime import check_arguments, full_precision, warn_user
@@ -12,6 +13,8 @@ __all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
 
 Probe = Callable[[Tensor, Tensor | None], Tensor]
 """(outputs (B, *), labels (B,) or None) → (B,): any callable of this form will do."""
+AttackLoss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, y) → (B,): larger is worse for the model."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,42 @@ class Output:
 
     def __repr__(self) -> str:
         return f"Output({self.index})"
+
+
+def cross_entropy(logits: Tensor, y: Tensor | None) -> Tensor:
+    """CE(z, y). logits: (B, C) → (B,)."""
+    if y is None:
+        raise ValueError("the cross-entropy needs labels y")
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """max_{j≠y} z_j − z_y: positive when the model errs; unlike CE it cannot saturate. (B,)."""
+    own = logits.gather(1, y[:, None])[:, 0]
+    others = logits.masked_fill(F.one_hot(y, logits.shape[1]).bool(), -torch.inf)
+    return others.amax(1) - own
+
+
+def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    """KL(softmax(p) ‖ softmax(q)) of each example, in full precision: (B, C), (B, C) → (B,)."""
+    p, q = (full_precision(logits).log_softmax(1) for logits in (p_logits, q_logits))
+    return (p.exp() * (p - q)).sum(1)
+
+
+def kl_from(clean: Tensor) -> AttackLoss:
+    """KL(softmax(clean) ‖ softmax(z)), the loss that TRADES attacks. clean: (B, C) logits."""
+    clean = clean.detach()
+    return lambda logits, _: kl_divergence(clean, logits)
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """(f(x) − y)², averaged over what is predicted for one example. (B,)."""
+    return (outputs.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
+
+
+def task_loss(loss: AttackLoss, y: Tensor) -> AttackLoss:
+    """The loss, or the squared error for the targets of a regression."""
+    return squared_error if y.is_floating_point() else loss
 
 
 def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:

@@ -5,11 +5,9 @@ from functools import partial
 from typing import get_args
 
 from taser._runtime import check_arguments
+from taser.probes import AttackLoss, cross_entropy, kl_divergence, kl_from, margin, squared_error
 
-from ._attack import (  # isort: skip
-    Attack, AttackLoss, AttackWarning, LossAttack, Model, cross_entropy, kl_divergence, kl_from,
-    margin, squared_error,
-)  # fmt: skip
+from ._attack import Attack, AttackWarning, LossAttack, Model
 from ._autoattack import AutoAttackPart, Part, autoattack
 from ._pgd import FGSM, PGD, RestartedPGD, TransferPGD, input_gradient
 from ._random import Averaged
@@ -20,8 +18,7 @@ from ._threat import Norm, Threat, fraction, lengths
 __all__ = [
     "ATTACKS", "FGSM", "PGD", "SPSA", "Attack", "AttackLoss", "AttackWarning", "AutoAttackPart",
     "Averaged", "Cascade", "LossAttack", "Model", "Norm", "RandomNoise", "RaySearch",
-    "RestartedPGD",
-    "Threat", "Transfer", "TransferPGD", "autoattack", "cross_entropy", "fraction",
+    "RestartedPGD", "Threat", "Transfer", "TransferPGD", "autoattack", "cross_entropy", "fraction",
     "input_gradient", "kl_divergence", "kl_from", "lengths", "margin", "squared_error",
 ]  # fmt: skip
 

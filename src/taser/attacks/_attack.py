@@ -6,30 +6,15 @@ from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser._runtime import full_precision
+from taser.probes import AttackLoss, margin, task_loss
+from taser.stein._model_state import outputs_of
 
 from ._threat import Rng, Threat
 
 Model = Callable[[Tensor], Tensor]
 """(B, *) → logits (B, C)."""
-
-
-def outputs_of(model: Model, x: Tensor) -> Tensor:
-    """model(x), which has to be a tensor."""
-    outputs: object = model(x)
-    if not isinstance(outputs, Tensor):
-        wrapped = "taser.models.Wrapped(lambda x: model(x)[…], model) makes it one that does"
-        raise TypeError(
-            f"the model should return a tensor; got {type(outputs).__name__}: {wrapped}"
-        )
-    return outputs
-
-
-AttackLoss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, y) → (B,): larger is worse for the model."""
 
 
 @runtime_checkable
@@ -66,40 +51,6 @@ class LossAttack(Attack, Protocol):
 
 class AttackWarning(UserWarning):
     """Something about a model that makes an attack's result doubtful."""
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """CE(z, y). logits: (B, C) → (B,)."""
-    return F.cross_entropy(logits, y, reduction="none")
-
-
-def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """max_{j≠y} z_j − z_y: positive when the model errs; unlike CE it cannot saturate. (B,)."""
-    own = logits.gather(1, y[:, None])[:, 0]
-    others = logits.masked_fill(F.one_hot(y, logits.shape[1]).bool(), -torch.inf)
-    return others.amax(1) - own
-
-
-def kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """KL(softmax(p) ‖ softmax(q)) of each example, in full precision: (B, C), (B, C) → (B,)."""
-    p, q = (full_precision(logits).log_softmax(1) for logits in (p_logits, q_logits))
-    return (p.exp() * (p - q)).sum(1)
-
-
-def kl_from(clean: Tensor) -> AttackLoss:
-    """KL(softmax(clean) ‖ softmax(z)), the loss that TRADES attacks. clean: (B, C) logits."""
-    clean = clean.detach()
-    return lambda logits, _: kl_divergence(clean, logits)
-
-
-def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
-    """(f(x) − y)², averaged over what is predicted for one example. (B,)."""
-    return (outputs.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
-
-
-def task_loss(loss: AttackLoss, y: Tensor) -> AttackLoss:
-    """The loss, or the squared error for the targets of a regression."""
-    return squared_error if y.is_floating_point() else loss
 
 
 class WorstPoints:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from taser._names import unknown
 from taser._runtime import rows_like
-from taser.stein._model_state import eval_mode, restored_rng
+from taser.stein._model_state import eval_mode, outputs_of, restored_rng
 
-from ._attack import Attack, AttackWarning, Model, outputs_of
+from ._attack import Attack, AttackWarning, Model
 from ._pgd import RestartedPGD
 from ._random import Averaged, Votes
 from ._simple import Cascade

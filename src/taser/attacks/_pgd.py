@@ -7,19 +7,10 @@ import torch
 from torch import Tensor
 
 from taser._runtime import noise_like
-from taser.stein._model_state import eval_mode
+from taser.probes import AttackLoss, cross_entropy, margin, task_loss
+from taser.stein._model_state import eval_mode, outputs_of
 
-from ._attack import (
-    AttackLoss,
-    Model,
-    WorstPoints,
-    check_positive,
-    cross_entropy,
-    margin,
-    outputs_of,
-    short_repr,
-    task_loss,
-)
+from ._attack import Model, WorstPoints, check_positive, short_repr
 from ._threat import Rng, Threat
 
 Start = Literal["random", "gaussian", "clean"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from taser._runtime import rows_like
-from taser.stein._model_state import eval_mode
+from taser.stein._model_state import eval_mode, outputs_of
 
-from ._attack import Attack, Model, WorstPoints, check_positive, outputs_of, short_repr
+from ._attack import Attack, Model, WorstPoints, check_positive, short_repr
 from ._threat import Rng, Threat
 
 BISECTIONS = 10  # a radius to a thousandth of the box

@@ -6,9 +6,10 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor
 
+from taser.probes import margin, task_loss
 from taser.stein._model_state import eval_mode
 
-from ._attack import Model, WorstPoints, check_positive, margin, task_loss
+from ._attack import Model, WorstPoints, check_positive
 from ._threat import Rng, Threat
 
 Rule = Literal["adam", "momentum"]

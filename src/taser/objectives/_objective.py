@@ -10,8 +10,9 @@ from torch import Tensor
 
 from taser import attacks
 from taser._runtime import full_precision, noise_like
-from taser.attacks import Attack, LossAttack, Model, Threat, kl_divergence, squared_error
-from taser.attacks._attack import outputs_of
+from taser.attacks import Attack, LossAttack, Model, Threat
+from taser.probes import kl_divergence, squared_error
+from taser.stein._model_state import outputs_of
 
 Task = Literal["classification", "regression"]
 

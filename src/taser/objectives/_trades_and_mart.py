@@ -11,9 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from taser import attacks
 from taser._runtime import full_precision
-from taser.attacks import Attack, LossAttack, kl_divergence, kl_from
-from taser.attacks._attack import outputs_of
-from taser.stein._model_state import eval_mode
+from taser.attacks import Attack, LossAttack
+from taser.probes import kl_divergence, kl_from
+from taser.stein._model_state import eval_mode, outputs_of
 
 from ._objective import Loss, Model, Objective, check_loss_attack
 

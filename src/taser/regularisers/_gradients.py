@@ -3,10 +3,9 @@
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from taser.probes import Margin, Probe, Probed
+from taser.probes import Margin, Probe, Probed, cross_entropy
 from taser.stein import Regulariser, SharedPass, SteinPenalty
 from taser.stein._checks import check_choice, check_count, check_layers, plain_kernels
 from taser.stein._residual import NO_GRADIENT, probe_gradient
@@ -37,7 +36,8 @@ class GradientNorm(Regulariser):
 
     >>> import torch
     >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3
-    >>> loss = F.cross_entropy(model(x), y) + 0.1 * GradientNorm("l1", of="loss")(model, x, y)
+    >>> penalty = GradientNorm("l1", of="loss")
+    >>> loss = torch.nn.functional.cross_entropy(model(x), y) + 0.1 * penalty(model, x, y)
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GradientNorm(Regulariser):
             raise ValueError("probe is for of='margin'; of='loss' takes the cross-entropy")
         self.norm: Size = norm
         self.of: Of = of
-        self.probe: Probe = probe or (Margin() if of == "margin" else cross_entropy_probe)
+        self.probe: Probe = probe or (Margin() if of == "margin" else cross_entropy)
         self.slope = None
         if backend != "reverse":
             self.slope = SteinPenalty(
@@ -80,13 +80,6 @@ class GradientNorm(Regulariser):
     def _size(self, gradient: Tensor) -> Tensor:
         flat = gradient.flatten(1)
         return (flat.abs() if self.norm == "l1" else flat.square()).sum(1).mean()
-
-
-def cross_entropy_probe(z: Tensor, y: Tensor | None) -> Tensor:
-    """The cross-entropy of each example, (B, C), (B,) → (B,), as a probe."""
-    if y is None:
-        raise ValueError("the gradient of the loss needs labels y")
-    return F.cross_entropy(z, y, reduction="none")
 
 
 class Jacobian(Regulariser):

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 import torch.utils.checkpoint
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -20,6 +20,17 @@ def check_module(model: object) -> nn.Module:
         f"{type(model).__name__}. Wrap a function together with the modules that it calls: "
         "taser.models.Wrapped(function, module)"
     )
+
+
+def outputs_of(model: Callable, x: Tensor) -> Tensor:
+    """model(x), which has to be a tensor."""
+    outputs: object = model(x)
+    if not isinstance(outputs, Tensor):
+        wrapped = "taser.models.Wrapped(lambda x: model(x)[…], model) makes it one that does"
+        raise TypeError(
+            f"the model should return a tensor; got {type(outputs).__name__}: {wrapped}"
+        )
+    return outputs
 
 
 @contextmanager
