@@ -359,7 +359,7 @@ def noisy(x: Tensor) -> Tensor:
 def test_a_random_model_gets_the_same_verdicts_again(tmp_path: Path) -> None:
     """By every stage of AutoAttack, in one run or resumed from a folder."""
     x, y = digits(60)
-    options = {"threat": THREAT, "attacks": ("fab-t", "pgd"), "n": 60, "batch_size": 20}
+    options = {"threat": THREAT, "attacks": ("fab-t", "pgd"), "n": 60, "batch_size": 20, "eot": 2}
     found = []
     for seed, out in ((1, None), (2, tmp_path), (3, tmp_path)):
         torch.manual_seed(seed)

@@ -199,7 +199,7 @@ def without_square(threat: Threat, images: bool) -> str:
     """Why Square cannot be run, or nothing."""
     if threat.has_structure:
         return "Square needs the same ε and bounds for all features"
-    return "" if images or threat.norm == "linf" else f"Square in {threat.norm} needs images"
+    return "" if images or threat.norm == "linf" else f"Square in {threat.norm} is for images"
 
 
 def autoattack(
