@@ -84,7 +84,8 @@ class EarlyExit:
         logits = self.model(points, rows)
         wrong = logits.detach().argmax(1) != self.y[rows]
         if self.votes is not None and wrong.any():  # of a random model: one average proves little
-            wrong &= self.votes(points, rows).argmax(1) != self.y[rows]
+            at = wrong.nonzero()[:, 0]
+            wrong[at] = self.votes(points[at], rows[at]).argmax(1) != self.y[rows[at]]
         if wrong.any():
             keep = wrong & inside(self.threat, points.detach(), self.x[rows])
             self.found[rows[keep]] = points.detach()[keep]
@@ -134,7 +135,11 @@ class AutoAttackPart:
             points = back(u.to(x.dtype), rows).clone()  # a first layer may work in place
             return outputs_of(model, points).float()
 
-        votes = partial(logits, model=Votes(model.model)) if isinstance(model, Averaged) else None
+        votes = (
+            partial(logits, model=Votes(model.model, model.draws))
+            if isinstance(model, Averaged)
+            else None
+        )
 
         with eval_mode(model, freeze=True), restored_rng(x.device):
             # The package wants u in [0, 1] and single precision: (x − low)/(high − low), or, where
