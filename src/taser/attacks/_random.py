@@ -40,10 +40,7 @@ class Votes(Averaged):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Shares that sum to one; zero for a draw that is NaN."""
-        total = torch.zeros(())
-        for _ in range(self.draws):
-            z = self.model(x.clone())
-            vote = F.one_hot(z.argmax(1), z.shape[1]).float()
-            total = total + vote.masked_fill(z.isnan().any(1, keepdim=True), 0.0)
-        return total / self.draws
+        """Shares that sum to one; less by those of draws that are NaN."""
+        outputs = (self.model(x.clone()) for _ in range(self.draws))
+        votes = [F.one_hot(z.argmax(1), z.shape[1]) * ~z.isnan().any(1)[:, None] for z in outputs]
+        return torch.stack(votes).float().mean(0)

@@ -190,6 +190,7 @@ def accuracy_curve(
     epsilons = [e for factor in sorted(factors) if (e := threat.epsilon * factor) <= largest]
     device = device_of(model, x)
     x, y = x.to(device), y.to(device)
+    check_data(x, y, threat)
     model = fix_buffers(model, x)
     drawn = "stochastic" in oddities(check_model(model, x, y)[1])
     loop = AttackLoop.of(model, x, y, seed, batch_size, eot=EOT if drawn else 1)
