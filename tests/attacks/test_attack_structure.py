@@ -212,7 +212,7 @@ def test_structure_that_cannot_be_is_refused(options: dict, message: str) -> Non
 
 def test_inputs_of_another_kind_are_refused_at_the_start() -> None:
     mask = Threat("linf", 0.1, scale=torch.ones(3, 8, 8))
-    with pytest.raises(ValueError, match=r"shape \(3, 8, 8\), and the inputs are \(1, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"shape \(3, 8, 8\); got \(1, 8, 8\)"):
         PGD(mask, 1)(network(64), torch.rand(2, 1, 8, 8), torch.zeros(2).long())
     groups = Threat("linf", 0.1, None, None, [1.0, 1.0], one_hot=[[0, 1]])
     with pytest.raises(ValueError, match="one-hot group is one 1"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import taser
 from taser.attacks import PGD, Averaged, RestartedPGD, Threat
-from taser.attacks._random import Votes
+from taser.attacks._random_models import Votes
 from taser.data import load
 
 THREAT = Threat("linf", 0.1)

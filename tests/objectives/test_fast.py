@@ -36,4 +36,7 @@ def test_the_recipe_takes_one_step_whatever_steps_says(given: list[str], expecte
     objective = set_up(config).learner.objective
     assert isinstance(objective, Fast)
     assert isinstance(objective.inner, PGD)
-    assert (objective.inner.steps, objective.inner.length) == (1, pytest.approx(expected))
+    assert (objective.inner.steps, objective.inner.effective_step_size) == (
+        1,
+        pytest.approx(expected),
+    )

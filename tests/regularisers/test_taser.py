@@ -278,9 +278,12 @@ def test_the_unit_of_the_paper_is_of_a_diffusion_model_s_coordinates() -> None:
     table, images = Threat("linf", 0.2, low=None, high=None), torch.zeros(2, 1, 4, 4)
     bytes_ = Threat("linf", 8.0, low=0.0, high=255.0)
     units = [
-        *(Taser(score, form="paper", threat=t).unit(images) for t in (None, PIXELS, bytes_, table)),
-        Taser(score, form="paper").unit(case.x),
-        Taser(taser.scores.Gaussian(torch.zeros(6)), form="paper").unit(case.x),
+        *(
+            Taser(score, form="paper", threat=t).weight_scale(images)
+            for t in (None, PIXELS, bytes_, table)
+        ),
+        Taser(score, form="paper").weight_scale(case.x),
+        Taser(taser.scores.Gaussian(torch.zeros(6)), form="paper").weight_scale(case.x),
     ]  # fmt: skip
     assert units == [1 / 16, 1 / 16, 127.5**4, 1.0, 1.0, 1.0]
 

@@ -82,6 +82,20 @@ def test_passes_saved(operator: Operator) -> None:
     assert counts == ([4, 2] if operator == "langevin" else [3, 1])
 
 
+def test_the_forward_of_trades_under_no_grad_is_no_pass() -> None:
+    """Its third forward updates running statistics only; those of the first are still shared."""
+    case = cases.case("batchnorm")
+    model, trades = case.model.train(), taser.objectives.TRADES()
+    penalty, rows = taser.SteinPenalty(operator="first_order"), []
+    model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    for _ in range(2):  # the first call looks at the model
+        with taser.SharedPass(model) as shared:
+            shared.outputs = trades.loss(model, case.x, case.y, case.x + 0.1).clean
+        before = len(rows)
+        penalty(model, case.x, case.y, case.s, shared=shared)
+    assert before == len(rows) - 1  # one end of the difference
+
+
 def test_outputs_of_another_function_are_ignored() -> None:
     """With dropout the loss is another function than the penalty's, which is in evaluation mode."""
     case = cases.case("mlp")
@@ -228,4 +242,4 @@ def test_a_part_of_the_batch_takes_its_rows_of_the_pass() -> None:
     value = penalty(case.model, case.x, case.y, case.s, shared=shared)
     wanted = alone(case.model, case.x, case.y, case.s)
     torch.testing.assert_close(value, wanted, rtol=1e-4, atol=0)
-    assert penalty._shares
+    assert penalty._outputs_usable

@@ -451,7 +451,7 @@ def test_defaults_are_the_paper_s() -> None:
     assert (config.objective.epsilon, config.objective.steps) == (8 / 255, 10)
     inner = PGD(Threat("linf", config.objective.epsilon), config.objective.steps)
     assert config.objective.step_size is inner.step_size is None
-    assert inner.length == pytest.approx(2 / 255)
+    assert inner.effective_step_size == pytest.approx(2 / 255)
     assert (config.objective.awp_gamma, config.objective.awp_start) == (0.005, 10)
 
 

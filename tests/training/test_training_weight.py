@@ -23,7 +23,7 @@ def test_a_form_fixes_the_unit_of_the_weight() -> None:
     for form in get_args(FormName):
         setup = set_up(small(regulariser={**TASER, "form": form, "sigma": 0.2}))
         assert isinstance(setup.learner.regulariser, Taser)
-        found[form] = setup.learner.regulariser.unit(x)
+        found[form] = setup.learner.regulariser.weight_scale(x)
     expected = {"steepest": (epsilon * 0.2) ** 2, "paper": 1 / 16}
     assert found == pytest.approx({form: expected.get(form, 0.04) for form in found})
 
@@ -35,7 +35,7 @@ def test_the_ball_of_the_norm() -> None:
         objective = {"name": "standard", "norm": norm, "epsilon": 0.5}
         setup = set_up(small(regulariser={**TASER, "sigma": 0.2}, objective=objective))
         assert isinstance(setup.learner.regulariser, Taser)
-        found[norm] = setup.learner.regulariser.unit(torch.zeros(2, 1, 8, 8))
+        found[norm] = setup.learner.regulariser.weight_scale(torch.zeros(2, 1, 8, 8))
     assert found["linf"] == pytest.approx((0.5 * 0.2) ** 2)
     assert found["l2"] == pytest.approx((0.5 * 0.2) ** 2 / 64)
 

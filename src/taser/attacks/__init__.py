@@ -1,4 +1,4 @@
-"""Attacks: searches for a small change of the input that the model gets wrong."""
+"""Attacks: searches for a small change of the input that makes the model wrong."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from taser.probes import AttackLoss, cross_entropy, kl_divergence, kl_from, marg
 from ._attack import Attack, AttackWarning, LossAttack, Model
 from ._autoattack import AutoAttackPart, Part, autoattack
 from ._pgd import FGSM, PGD, RestartedPGD, TransferPGD, input_gradient
-from ._random import Averaged
+from ._random_models import Averaged
 from ._simple import Cascade, RandomNoise, RaySearch, Transfer
 from ._spsa import SPSA
 from ._threat import Norm, Threat, fraction, lengths
@@ -27,7 +27,7 @@ ATTACKS: dict[str, Callable[[Threat], Attack]] = {
     "pgd-ce": partial(RestartedPGD, loss=cross_entropy, name="pgd-ce"),
     "fgsm": FGSM, "noise": RandomNoise,
 }  # fmt: skip
-"""What the command line and recipes call attacks, beside AutoAttack and its parts."""
+"""Attacks by name, for recipes and the command line, beside AutoAttack and its parts."""
 ATTACK_NAMES = ("autoattack", *ATTACKS, *get_args(Part))
 
 check_arguments(globals(), __all__)

@@ -1,4 +1,4 @@
-"""What every attack is: a threat to search, a loss to ascend, and the worst points found."""
+"""The protocols of attacks, and the worst points that an attack has found so far."""
 
 import math
 from collections.abc import Callable
@@ -19,10 +19,10 @@ Model = Callable[[Tensor], Tensor]
 
 @runtime_checkable
 class Attack(Protocol):
-    """A search for a wrong answer inside a threat's ball; yours needs no base class.
+    """A search for a wrong answer inside a threat's ball; your attack needs no base class.
 
-    name: what records call it. It may warn with :class:`AttackWarning`s, and have `passes`, the
-    forward passes that an example costs at most, a backward pass counting two, for progress bars.
+    name: its name in records. It may warn with :class:`AttackWarning`s. An optional `passes` is the
+    largest number of forward passes for an example, a backward pass counting two, for progress.
     """
 
     @property
@@ -37,7 +37,7 @@ class Attack(Protocol):
 
 @runtime_checkable
 class LossAttack(Attack, Protocol):
-    """An attack that ascends a loss of the caller's choice, by default its own: PGD, FGSM, …"""
+    """An attack that takes a loss to ascend, by default its `loss`: PGD, FGSM, …"""
 
     @property
     def loss(self) -> AttackLoss: ...
@@ -56,8 +56,8 @@ class AttackWarning(UserWarning):
 class WorstPoints:
     """The worst points found so far, x: (B, *), and their margin loss, (B,); x itself at first.
 
-    Of a regression the squared errors. An example of it, or of a random model, one with `draws`, is
-    never done with: any error can grow, and one average proves little.
+    In regression the loss is the squared error, and no example is dropped early, since any error
+    can grow. For a randomised model (`draws`) examples are never dropped early.
     """
 
     def __init__(self, model: Model, x: Tensor, y: Tensor) -> None:

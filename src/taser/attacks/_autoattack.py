@@ -1,4 +1,4 @@
-"""AutoAttack (Croce & Hein, 2020), by the package pyautoattack; and attacks by their names."""
+"""AutoAttack (Croce & Hein, 2020), by the package pyautoattack; and attacks by name."""
 
 import logging
 import warnings
@@ -18,14 +18,14 @@ from taser.stein._model_state import eval_mode, outputs_of, restored_rng
 
 from ._attack import Attack, AttackWarning, Model
 from ._pgd import RestartedPGD
-from ._random import Averaged, Votes
+from ._random_models import Averaged, Votes
 from ._simple import Cascade
 from ._spsa import SPSA
 from ._threat import Rng, Threat, inside
 
 
 class _Warns(logging.Handler):
-    """What the package logs becomes an AttackWarning."""
+    """Turns what the package logs into AttackWarnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warnings.warn(f"AutoAttack says: {record.getMessage()}", AttackWarning, stacklevel=2)
@@ -37,19 +37,19 @@ LOGGER.propagate = False
 
 
 class _AllBroken(Exception):
-    """Nothing is left to attack; ends a run from inside."""
+    """No example is left to attack; ends the run of an attack."""
 
 
 RowModel = Callable[[Tensor, Tensor], Tensor]
 
 
 class EarlyExit:
-    """A model that stops computing an example as soon as it got it wrong.
+    """A model that does not compute an example again once it is broken.
 
     The package's attacks call it instead of the model. It keeps the first wrong point inside the
-    ball (`found`, x where there is none), returns made-up logits for that row from then on, and
-    ends the run when no example is left. For the clean examples it repeats its first logits, also
-    for a model that draws. ranking: (B, C), the smallest clean logit first.
+    ball (`found`; x if there is none), returns made-up logits for that row afterwards, and ends the
+    run when no example is left. For the clean examples it repeats its first logits, also for a
+    randomised model. ranking: (B, C), the smallest clean logit first.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EarlyExit:
     robust = property(lambda self: (~self.broken).nonzero()[:, 0])
 
     def run(self, attack: Callable[[Tensor, Tensor], object]) -> None:
-        """attack(x, y) on the robust examples; it has to call this object for logits."""
+        """Call attack(x, y) on the robust examples; it has to use this object as its model."""
         self._rows = self.robust
         if len(self._rows):
             with suppress(_AllBroken):
@@ -83,7 +83,7 @@ class EarlyExit:
         rows, points = self._rows[active], x_adv if everyone else x_adv[active]
         logits = self.model(points, rows)
         wrong = logits.detach().argmax(1) != self.y[rows]
-        if self.votes is not None and wrong.any():  # of a random model: one average proves little
+        if self.votes is not None and wrong.any():  # a randomised model: one average is not enough
             at = wrong.nonzero()[:, 0]
             wrong[at] = self.votes(points[at], rows[at]).argmax(1) != self.y[rows[at]]
         if wrong.any():
@@ -97,7 +97,7 @@ class EarlyExit:
 
 Part = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square"]
 PASSES = {"apgd-ce": 300, "apgd-dlr": 300, "apgd-t": 2700, "fab-t": 3600, "square": 5000}
-WIDTH = 4.0  # of the package's box, in ε, where it is none of the threat's
+WIDTH = 4.0  # in ε, of the artificial [0, 1] box for threats with per-feature structure
 TARGETS = 9  # classes that targeted attacks try, as in the standard version
 
 
@@ -105,7 +105,7 @@ TARGETS = 9  # classes that targeted attacks try, as in the standard version
 class AutoAttackPart:
     """One attack of AutoAttack, with the standard version's settings.
 
-    Broken examples leave at once; draws and verdicts are those of the package with this seed.
+    Broken examples are dropped; random draws are those of the package with this seed.
     """
 
     part: Part
@@ -127,31 +127,26 @@ class AutoAttackPart:
         def back(u: Tensor, rows: Tensor) -> Tensor:
             if not threat.has_structure:
                 return u if unit else u * width + low
-            moved = threat.into_box(x[rows] + (u - 0.5) * width * threat.unit(x))
-            # Valid points, with the gradients of those between.
+            moved = threat.into_box(x[rows] + (u - 0.5) * width * threat.feature_unit(x))
+            # Valid points, with the gradient at the unrounded ones.
             return moved + (threat.valid(moved, x[rows]) - moved).detach()
 
         def logits(u: Tensor, rows: Tensor, model: Model = model) -> Tensor:
             points = back(u.to(x.dtype), rows).clone()  # a first layer may work in place
             return outputs_of(model, points).float()
 
-        votes = (
-            partial(logits, model=Votes(model.model, model.draws))
-            if isinstance(model, Averaged)
-            else None
-        )
+        votes = None
+        if isinstance(model, Averaged):
+            votes = partial(logits, model=Votes(model.model, model.draws))
 
         with eval_mode(model, freeze=True), restored_rng(x.device):
-            # The package wants u in [0, 1] and single precision: (x − low)/(high − low), or, where
-            # features differ, 0.5 and the change in units of the norm.
-            u = x if unit else (x - low) / width if not threat.has_structure else 0 * x + 0.5
-            target = EarlyExit(
-                logits,
-                u.float().contiguous(),
-                y,
-                Threat(threat.norm, threat.epsilon / width),
-                votes,
-            )
+            # The package needs float32 u in [0, 1]: (x − low)/(high − low), or, if features differ,
+            # 0.5 + the change in units of the norm.
+            u = 0 * x + 0.5
+            if not threat.has_structure:
+                u = x if unit else (x - low) / width
+            scaled = Threat(threat.norm, threat.epsilon / width)
+            target = EarlyExit(logits, u.float().contiguous(), y, scaled, votes)
             package = self._package(target, x)
             torch.manual_seed(self.seed)
             self._run(package, target)
@@ -173,7 +168,7 @@ class AutoAttackPart:
         return package
 
     def _run(self, package: Any, target: EarlyExit) -> None:
-        # Targets from the most likely wrong class on: 2 means the second largest logit.
+        # Targets, the most likely wrong class first: 2 means the second largest logit.
         ranks = range(2, min(TARGETS, target.ranking.shape[1] - 1) + 2)
         if self.part == "apgd-t":
             for rank in ranks:
@@ -197,11 +192,11 @@ def _square(square: Any, target: EarlyExit, x: Tensor, y: Tensor) -> None:
     square.predict = lambda x_adv: target.model(x_adv.reshape(-1, *x.shape[1:]), target.robust)
     square.init_hyperparam(x.reshape(-1, *shape))
     _, x_adv = square.attack_single_run(x.reshape(-1, *shape), y)
-    target(x_adv.reshape(x.shape))  # broken examples left it already
+    target(x_adv.reshape(x.shape))  # broken examples are recorded already
 
 
 def without_square(threat: Threat, images: bool) -> str:
-    """Why Square cannot be run, or nothing."""
+    """Why Square cannot be run, or an empty string."""
     if threat.has_structure:
         return "Square needs the same ε and bounds for all features"
     return "" if images or threat.norm == "linf" else f"Square in {threat.norm} is for images"
@@ -212,8 +207,8 @@ def autoattack(
 ) -> Cascade:
     """The standard version: APGD-CE, targeted APGD-DLR, targeted FAB, Square.
 
-    Targeted DLR needs four classes and Square with ℓ2 images; else the note says what is run.
-    Where features differ, the search is for the change in units of the norm.
+    Targeted DLR needs four classes, and Square in ℓ2 needs images; otherwise `note` says what runs
+    instead. Where features differ, the search is for the change in units of the norm.
     """
     threat = threat or Threat()
     if classes < 2:
@@ -235,7 +230,7 @@ def autoattack(
 
 
 def named_attack(name: str, threat: Threat, *, classes: int, images: bool, seed: int) -> Attack:
-    """The attack that recipes and the command line call `name`; images: are inputs (C, H, W)?"""
+    """The attack with this name in recipes; images: whether inputs are (C, H, W)."""
     from . import ATTACK_NAMES, ATTACKS
 
     if name in ATTACKS:

@@ -15,7 +15,7 @@ from ._threat import Rng, Threat
 
 Start = Literal["random", "gaussian", "clean"]
 LARGEST_STEP = 10  # times ε
-GAUSSIAN_START = 1e-3  # as TRADES and MART start: at x the KL has no gradient
+GAUSSIAN_START = 1e-3  # of TRADES and MART: at x the KL has no gradient
 
 
 def check_step_size(attack: "PGD | RestartedPGD") -> None:
@@ -39,7 +39,7 @@ def outputs_and_gradient(
 
 
 def input_gradient(model: Model, x: Tensor, y: Tensor, loss: AttackLoss) -> Tensor:
-    """∇_x Σ_i ℓ(f(x_i), y_i): (B, *), each example's own if the model does not couple examples."""
+    """∇_x Σ_i ℓ(f(x_i), y_i), (B, *): the gradient of each example if they are not coupled."""
     return outputs_and_gradient(model, x, y, loss)[1]
 
 
@@ -48,9 +48,9 @@ class PGD:
     """x ← Π(x + η·ascent(∇ℓ)), `steps` times, from a random point of the ball; the last iterate.
 
     step_size: η; None: 2.5·ε/steps, so that every point of the ball can be reached and left again.
-    start: "random": evenly from the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
-    "clean": x itself. loss: ascended where the call names no other. name: by default "pgd-10" for
-    ten steps. The model runs in eval mode; neither its statistics nor its gradients change.
+    start: "random": uniform in the ball; "gaussian": x + 0.001·N(0, 1), as TRADES and MART do;
+    "clean": x itself. loss: the loss to ascend unless the call gives one. name: by default "pgd-10"
+    for ten steps. The model runs in eval mode; its statistics and gradients do not change.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -60,7 +60,9 @@ class PGD:
     loss: AttackLoss = cross_entropy
     name: str = ""
     __repr__ = short_repr
-    length = property(lambda self: self.step_size or 2.5 * self.threat.epsilon / self.steps)
+    effective_step_size = property(
+        lambda self: self.step_size or 2.5 * self.threat.epsilon / self.steps
+    )
     passes = property(lambda self: 3 * self.steps)
 
     def __post_init__(self) -> None:
@@ -80,7 +82,7 @@ class PGD:
             for _ in range(self.steps):
                 valid = self.threat.valid(x_adv, x)
                 gradient = input_gradient(model, valid, y, loss or task_loss(self.loss, y))
-                step = self.length * self.threat.ascent(gradient, valid)
+                step = self.effective_step_size * self.threat.ascent(gradient, valid)
                 x_adv = self.threat.relax(x_adv + step, x)
         return self.threat.valid(x_adv, x)
 
@@ -98,7 +100,7 @@ class FGSM(PGD):
     step_size: float | None = field(default=None, init=False)
     start: Start = field(default="clean", init=False)
     name: str = "fgsm"
-    length = property(lambda self: self.threat.epsilon)
+    effective_step_size = property(lambda self: self.threat.epsilon)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,9 +108,9 @@ class RestartedPGD:
     """PGD for evaluation: from `restarts` random points, or from x itself; the worst point found.
 
     step_size: None: 2.5·ε/steps; loss: by default the margin, which unlike cross-entropy cannot
-    saturate. An example leaves at the first step that breaks it; of the others the point with the
-    largest margin loss is kept, of a regression that with the largest error, first from x itself:
-    there the gradient has the sign of the error.
+    saturate. An example is dropped at the first step that breaks it; otherwise the point with the
+    largest margin loss is kept. In regression the point with the largest error is kept, and the
+    first start is x itself, where the gradient has the sign of the error.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -120,7 +122,7 @@ class RestartedPGD:
     name: str = "pgd"
     early_exit: ClassVar[bool] = True
     __repr__ = short_repr
-    # From x itself every ascent would be the same.
+    # From x itself every restart would be the same.
     starts = property(lambda self: self.restarts if self.random_start else 1)
     passes = property(lambda self: self.starts * (3 * self.steps + 1))
 
@@ -161,6 +163,6 @@ class RestartedPGD:
 
 
 class TransferPGD(RestartedPGD):
-    """RestartedPGD without early exit, for :class:`Transfer`: points far beyond the boundary."""
+    """RestartedPGD without early exit, for :class:`Transfer`: points far across the boundary."""
 
     early_exit = False

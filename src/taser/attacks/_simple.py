@@ -1,4 +1,4 @@
-"""Attacks without gradients: random noise, ray search, transfer; and attacks in a cascade."""
+"""Random noise, ray search (RayS), transfer from a surrogate, and cascades of attacks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ BISECTIONS = 10  # a radius to a thousandth of the box
 
 @dataclass(frozen=True)
 class RandomNoise:
-    """The worst of `samples` random points, which any stronger attack should find as well."""
+    """The worst of `samples` random points: a baseline for every other attack."""
 
     threat: Threat = field(default_factory=Threat)
     samples: int = 100
@@ -44,23 +44,23 @@ class RandomNoise:
 class RaySearch:
     """min_d r(d) over d ∈ {−1, 0, 1}^D, r(d) the distance along d at which the class changes.
 
-    RayS (Chen & Gu, 2020), an attack by the predicted class alone. The signs of d are flipped,
-    first of all, then of halves, quarters, …, `trials` times; a flip is kept if the class at the
-    present distance is still wrong, and bisection by ten queries finds the new one. In ℓ2 and ℓ1,
-    where d is taken at unit length, the second half of the trials sets blocks to zero instead.
+    RayS (Chen & Gu, 2020), an attack by the predicted class alone. The signs of d are flipped in
+    blocks (all coordinates, halves, quarters, …), `trials` times. A flip is kept if the class at
+    the current distance is still wrong; bisection by ten queries then finds the new distance. In ℓ2
+    and ℓ1, where d has unit length, the second half of the trials sets blocks to zero instead.
     """
 
     threat: Threat = field(default_factory=Threat)
     trials: int = 1000
     name: str = "ray search"
 
-    passes = property(lambda self: 3 * self.trials)  # one, and ten where it is kept
+    passes = property(lambda self: 3 * self.trials)  # one a trial, ten more if it is kept
 
     def __post_init__(self) -> None:
         check_positive(self, "trials")
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, generator: Rng = None) -> Tensor:
-        """Attacked inputs, (B, *), detached: x itself where no ray within ε was found. y: (B,)."""
+        """Attacked inputs, (B, *), detached; x where no ray within ε was found. y: (B,)."""
         del generator  # nothing is drawn
         x, direction = x.detach(), torch.ones_like(x.detach().flatten(1))
         zeros, size = self.threat.norm != "linf", direction.shape[1]
@@ -90,7 +90,7 @@ class RaySearch:
                 keep = is_wrong(rows, flipped, radius[rows])
                 rows, flipped = rows[keep], flipped[keep]
                 direction[rows], crosses[rows] = flipped, True
-                # The smallest radius with a wrong class, between zero and one where it is wrong.
+                # Bisect for the smallest radius with a wrong class.
                 lower, upper = torch.zeros_like(radius[rows]), radius[rows]
                 for _ in range(BISECTIONS if len(rows) else 0):
                     middle = (lower + upper) / 2
@@ -107,8 +107,8 @@ class RaySearch:
 class Transfer:
     """The points that `attack` finds against `surrogate`, tried on the model.
 
-    Where it beats a white-box attack, gradients are masked. :class:`TransferPGD` suits it: it does
-    not stop where the surrogate errs.
+    Where it beats a white-box attack, gradients are masked. Use :class:`TransferPGD`, which
+    does not stop where the surrogate errs.
     """
 
     attack: Attack
@@ -125,7 +125,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Attacks, each on the examples that the earlier ones did not break; note: for its reader."""
+    """Attacks, each on the examples that earlier ones did not break. note: shown in the report."""
 
     name: str
     stages: Sequence[Attack]
@@ -148,5 +148,5 @@ class Cascade:
 
 
 def stages_of(attack: Attack) -> Sequence[Attack]:
-    """The stages of a cascade; any other attack is its own only stage."""
+    """The stages of a cascade; another attack is a single stage."""
     return attack.stages if isinstance(attack, Cascade) else (attack,)

@@ -13,10 +13,10 @@ from ._attack import Model, WorstPoints, check_positive
 from ._threat import Rng, Threat
 
 Rule = Literal["adam", "momentum"]
-BETAS = (0.9, 0.999)  # Adam's usual ones; the first is the momentum of both rules
+BETAS = (0.9, 0.999)  # Adam's defaults; the first is the momentum of both rules
 TINY = 1e-8
 PAPER_STEP = 0.01
-VALUES = 2048 * 3 * 32 * 32  # numbers in one forward: of larger images fewer, to save memory
+VALUES = 2048 * 3 * 32 * 32  # most numbers in one forward, to save memory
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class SPSA:
 
         ĝ(x) = 1/n Σ_i [ℓ(x + δ v_i) − ℓ(x − δ v_i)] / (2δ) · v_i,   v_i ∈ {−1, 1}^d
 
-    The defaults are those of the paper, which are weak; :meth:`strong` is much stronger. The point
-    with the largest margin loss is kept, and broken examples leave at once.
+    The paper's defaults are weak; :meth:`strong` is much stronger. The point with the largest
+    margin loss is kept, and broken examples are dropped.
 
-    step_size, delta: in units of the threat's norm. step_size: None: the paper's 0.01, or
-    2ε/iterations where that is larger and the ball is ℓ∞ or has no box, to reach the ball's edge.
-    rule: "adam", as Uesato et al. do it; "momentum": steps along the mean of past estimates,
-    steepest in the threat's norm, from `step_size` falling to zero, which finds more in ℓ2.
-    chunk: inputs in one forward pass, fewer if they are large, but two for each example.
+    step_size, delta: in units of the threat's norm. step_size: None: the paper's 0.01; in ℓ∞, or
+    without a box, at least 2ε/iterations, to reach the ball's edge. rule: "adam", as in the paper;
+    "momentum": steepest-ascent steps along the mean of past estimates, from `step_size` falling to
+    zero, which finds more in ℓ2. chunk: inputs in one forward pass, fewer if they are large, but at
+    least two for each example.
     """
 
     threat: Threat = field(default_factory=Threat)
@@ -47,16 +47,16 @@ class SPSA:
 
     def __post_init__(self) -> None:
         if self.step_size is None:  # so that records and repr show the number
-            wide = self.threat.norm == "linf" or self.threat.low is None
-            shortest = 2 * self.threat.epsilon / max(self.iterations, 1) if wide else 0.0
-            object.__setattr__(self, "step_size", max(PAPER_STEP, shortest))
+            reach_edge = self.threat.norm == "linf" or self.threat.low is None
+            least = 2 * self.threat.epsilon / max(self.iterations, 1) if reach_edge else 0.0
+            object.__setattr__(self, "step_size", max(PAPER_STEP, least))
         check_positive(self, "iterations", "samples", "delta", "step_size", "chunk")
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule should be one of {get_args(Rule)}; got {self.rule!r}")
 
     @classmethod
     def strong(cls, threat: Threat | None = None) -> Self:
-        """100 iterations × 512 samples, by steps that fall from ε/2."""
+        """100 iterations × 512 samples, with steps that fall from ε/2."""
         threat = threat or Threat()
         return cls(threat, 100, 512, 0.01, threat.epsilon / 2, "momentum", name="spsa-strong")
 
@@ -66,7 +66,7 @@ class SPSA:
         x_adv, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
         with eval_mode(model, freeze=True), torch.no_grad():
             worst = WorstPoints(model, x, y)
-            rows, unit = worst.robust, self.threat.unit(x)
+            rows, unit = worst.robust, self.threat.feature_unit(x)
             for step in range(self.iterations):
                 if len(rows) == 0:
                     break
@@ -88,7 +88,7 @@ class SPSA:
 
     def gradient(self, model: Model, x: Tensor, y: Tensor, generator: Rng = None) -> Tensor:
         """ĝ, (B, *): the mean over `samples` pairs of queries, `chunk` queries at a time."""
-        total, unit = torch.zeros_like(x), self.threat.unit(x)
+        total, unit = torch.zeros_like(x), self.threat.feature_unit(x)
         per_unit = torch.where(unit > 0, 1 / unit, 0.0)
         at_once = max(1, min(self.chunk, VALUES // x[0].numel()) // (2 * len(x)))
         for start in range(0, self.samples, at_once):

@@ -18,9 +18,9 @@ from taser.data import Dataset
 Norm = Literal["linf", "l2", "l1"]
 Rng = torch.Generator | None
 SPARSE = 0.01  # the share of coordinates in one ℓ1 step
-HALVINGS = 40  # of the interval that holds the shift of a projection onto the ℓ1 ball
+HALVINGS = 40  # bisection steps of the projection onto the ℓ1 ball
 BOUNDS = "the bounds of its features"
-ON_GRID = 1e-4  # of a whole step: how far rounding may take a value from the grid
+ON_GRID = 1e-4  # tolerance for values on the grid, in steps
 NO_PART = {"low": -math.inf, "high": math.inf, "scale": 1.0, "grid": 0.0}
 
 
@@ -36,9 +36,9 @@ class Threat:
     Each part is a number, or a tensor or nested list in the shape of one input. scale: ε·scale is
     the ε of each feature, so 0 is a feature that cannot change. low, high: in a list, None is no
     bound. grid: the step of features that change by whole steps (1 for integers), 0 for others.
-    one_hot: of vectors with a scale, groups of columns of which one is 1 and the others 0: any may
-    become the 1, at no cost in the ball, unless their scale is 0. An attack may search between
-    valid values; what it returns is valid. By the names of columns: :meth:`for_table`.
+    one_hot: for vectors with a scale, groups of columns of which one is 1 and the others 0.
+    Changing the category does not count towards ε; scale 0 fixes it. An attack may search between
+    valid values; what it returns is valid. With the names of columns: :meth:`for_table`.
     """
 
     norm: Norm = "linf"
@@ -114,21 +114,24 @@ class Threat:
         """A part as inputs, x, (B, *)."""
         part = self._parts[name].to(x)
         if part.ndim and part.shape != x.shape[1:]:
-            shapes = f"{tuple(part.shape)}, and the inputs are {tuple(x.shape[1:])}"
-            raise ValueError(f"the threat is one to inputs of shape {shapes}")
+            shapes = f"{tuple(part.shape)}; got {tuple(x.shape[1:])}"
+            raise ValueError(f"the threat expects inputs of shape {shapes}")
         return part
 
-    def unit(self, x: Tensor) -> Tensor:
-        """What one unit of the norm is for each feature, (*) or a number; 1/ε in one-hot groups."""
+    def feature_unit(self, x: Tensor) -> Tensor:
+        """The change of each feature by one unit of the norm, (*) or a number; one-hot: 1/ε."""
         return self._like("unit", x)
 
-    def units(self, change: Tensor) -> Tensor:
+    def in_units(self, change: Tensor) -> Tensor:
         """A change in units of the norm; zero where it does not count. (B, *) → (B, *)."""
         scale = self._like("scale", change)
         return change * torch.where(scale > 0, 1 / scale, 0.0)
 
-    has_structure = property(lambda self: len(self.numbers()) > 4 or self.box == BOUNDS)
-    box = property(
+    has_structure = property(
+        lambda self: any(part not in (None, ()) for part in (self.scale, self.grid, self.one_hot))
+        or self.bounds_text == BOUNDS
+    )  # fmt: skip
+    bounds_text = property(
         lambda self: BOUNDS if isinstance(self.low, tuple) or isinstance(self.high, tuple)
         else f"[{self.low}, {self.high}]".replace(".0", "")
     )  # fmt: skip
@@ -139,15 +142,15 @@ class Threat:
         return self.valid(self.relax(x_adv, x), x)
 
     def relax(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The same without the grid, and with any values in [0, 1] in one-hot groups."""
+        """Like :meth:`project`, without rounding to valid values. (B, *) → (B, *)."""
         change, scale = x_adv - x, self._like("scale", x)
         if self.norm == "linf":
             change = change.clamp(-self.epsilon * scale, self.epsilon * scale)
         elif self.norm == "l2":
-            u = self.units(change)
+            u = self.in_units(change)
             change = scale * u * (self.epsilon / lengths(u).clamp_min(1e-12)).clamp_max(1.0)
         else:
-            change = scale * self._into_l1(self.units(change), x)
+            change = scale * self._into_l1(self.in_units(change), x)
         moved = self.into_box(x + change)
         for group in self._free:
             moved[:, group] = x_adv[:, group].clamp(0, 1)
@@ -156,7 +159,7 @@ class Threat:
     def _into_l1(self, u: Tensor, x: Tensor) -> Tensor:
         """The nearest point of the ℓ1 ball and the box: sign(u)·min((|u| − λ)₊, room)."""
         up, down = self._like("high", x) - x, self._like("low", x) - x
-        room = self.units(torch.where(u > 0, up, -down).clamp_min(0)).nan_to_num(0.0)
+        room = self.in_units(torch.where(u > 0, up, -down).clamp_min(0)).nan_to_num(0.0)
 
         def shrunk(shift: Tensor) -> Tensor:
             return torch.minimum((u.abs() - rows_like(shift, u)).clamp_min(0), room)
@@ -170,13 +173,13 @@ class Threat:
         return u.sign() * shrunk(above)
 
     def valid(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """Whole steps from x, and one column of each group: (B, *). In the ball if x_adv is."""
+        """Rounded to whole steps from x and one column a group: (B, *). In the ball if x_adv is."""
         if self.grid is not None:
             grid = self._like("grid", x)
             step = grid.where(grid > 0, 1.0)
             count = (x_adv - x) / step
             nearest = torch.where(grid > 0, x + count.round() * step, x_adv)
-            # Where rounding leaves the ball or the box, towards x, which leaves neither.
+            # Where rounding leaves the ball or the box, round towards x instead.
             inwards = x + (count + ON_GRID * count.sign()).trunc() * step
             fits = self.distance(nearest, x) <= self.epsilon * (1 + ON_GRID)
             fits &= (nearest == self.into_box(nearest)).flatten(1).all(1)
@@ -193,20 +196,20 @@ class Threat:
         return x.clamp(self._like("low", x), self._like("high", x))
 
     def reach(self, x: Tensor) -> float:
-        """The longest way through the box; without bounds, through the balls around the inputs."""
+        """The diameter of the box; without bounds, of the box around all balls."""
         low, high, ball = (self._like(name, x) for name in ("low", "high", "scale"))
         low = torch.where(low.isfinite(), low, x.amin(0) - self.epsilon * ball)
         high = torch.where(high.isfinite(), high, x.amax(0) + self.epsilon * ball)
-        return float(self._size(self.units((high - low).expand(1, *x.shape[1:]))))
+        return float(self._size(self.in_units((high - low).expand(1, *x.shape[1:]))))
 
     def ascent(self, gradient: Tensor, at: Tensor | None = None) -> Tensor:
         """The step of unit length that raises a linear function most: sign(g), or g/‖g‖₂.
 
         In ℓ1 it is spread evenly over the hundredth of the coordinates with the largest gradients
-        (Tramèr & Boneh, 2019); at: where it begins, (B, *), so that none of them leaves the box.
+        (Tramèr & Boneh, 2019); at: its starting point, (B, *): no coordinate then leaves the box.
         """
         if self.norm == "linf":
-            step = gradient.sign() * self.unit(gradient)
+            step = gradient.sign() * self.feature_unit(gradient)
         else:
             rise = gradient * self._like("scale", gradient)
             if self.norm == "l1":
@@ -218,7 +221,7 @@ class Threat:
                 rise = torch.zeros_like(flat).scatter(1, largest, signs).view_as(rise)
             else:
                 rise = rise / lengths(rise).clamp_min(1e-12)
-            step = rise * self.unit(gradient)
+            step = rise * self.feature_unit(gradient)
         for group in self._free:  # the best column rises fastest
             part = gradient[:, group]
             step[:, group] = part / part.abs().amax(1, keepdim=True).clamp_min(1e-12) / self.epsilon
@@ -229,9 +232,10 @@ class Threat:
         return max(1, int(SPARSE * coordinates))
 
     def along(self, direction: Tensor) -> Tensor:
-        """The change of unit length along a direction in units of the norm: (B, *) → (B, *)."""
+        """The change of unit length along a direction, which is in units of the norm: (B, *)."""
         size = self._size(direction * (self._like("scale", direction) > 0))
-        return direction / rows_like(size, direction).clamp_min(1e-12) * self.unit(direction)
+        step = direction / rows_like(size, direction).clamp_min(1e-12)
+        return step * self.feature_unit(direction)
 
     def random(self, x: Tensor, generator: Rng = None) -> Tensor:
         """A point drawn evenly from the ball around each x, put into the box. (B, *) → (B, *)."""
@@ -268,7 +272,7 @@ class Threat:
         """‖(x_adv − x)/scale‖ of each example, (B,); infinite if a feature changed that cannot."""
         change = x_adv - x
         moved = (change != 0) & (self._like("unit", x) == 0)
-        return self._size(self.units(change)).masked_fill(moved.flatten(1).any(1), torch.inf)
+        return self._size(self.in_units(change)).masked_fill(moved.flatten(1).any(1), torch.inf)
 
     def _size(self, u: Tensor) -> Tensor:
         """The norm of each example: (B, *) → (B,)."""
@@ -276,7 +280,7 @@ class Threat:
         return u.flatten(1).norm(p=p, dim=1)
 
     def check_inputs(self, x: Tensor) -> None:
-        """Raise for inputs (N, *) of another shape, or a one-hot group that is not one-hot."""
+        """Raise for inputs (N, *) of the wrong shape, or a one-hot group that is not one-hot."""
         for name in self._parts:
             self._like(name, x)
         for group in self.one_hot:
@@ -287,7 +291,7 @@ class Threat:
                 raise ValueError(f"a one-hot group is one 1 and else 0; in {[*group]} {got}")
 
     def numbers(self) -> dict[str, Any]:
-        """For JSON, without parts that are not given; `Threat(**numbers)` is the same again."""
+        """The parts that are given, for JSON; `Threat(**numbers)` is an equal threat."""
         given = {"norm", "epsilon", "low", "high"}
         return {k: v for k, v in asdict(self).items() if k in given or v not in (None, ())}
 
@@ -307,12 +311,12 @@ class Threat:
         norm: Norm = "linf", fixed: Sequence[str] = (), integer: Sequence[str] = (),
         one_hot: Sequence[Sequence[str]] = (), bounds: Mapping[str, Any] | None = None,
     ) -> "Threat":  # fmt: skip
-        """The threat to a table by the names of its columns, whose categories are one-hot groups.
+        """A threat for a table, by column names; its categories become one-hot groups.
 
         epsilon: a number, in standard deviations of each column (the units of the model's inputs),
         with all categories free; or by name in the column's own units, "any" for a categorical
-        column, and the columns without a name fixed; ε then counts multiples of these. fixed:
-        columns that cannot change; integer: those that change by whole numbers of their units;
+        column, and the columns without a name fixed; ε is then 1, in multiples of these values.
+        fixed: columns that cannot change; integer: those that change by whole units;
         bounds: by name, (low, high) in the column's units, None for no bound; one_hot: groups of
         0/1 columns beside the categorical columns of the data set.
         """

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from taser._files import Progress, duration, read_json, write_atomically
 from taser.attacks import Attack, Model, input_gradient, margin
-from taser.attacks._random import Averaged, Votes
+from taser.attacks._random_models import Averaged, Votes
 from taser.attacks._simple import stages_of
 from taser.attacks._threat import inside
 from taser.models._copies import fold_batchnorm

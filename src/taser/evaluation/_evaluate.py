@@ -13,7 +13,7 @@ from torch import Tensor
 from taser._files import Progress, write_atomically
 from taser.attacks import Attack, AttackWarning, Model, RestartedPGD, Threat
 from taser.attacks._autoattack import named_attack
-from taser.attacks._random import EOT, VOTES, Votes
+from taser.attacks._random_models import EOT, VOTES, Votes
 from taser.data._dataset import Standardisation, subset
 from taser.stein._model_state import eval_mode
 

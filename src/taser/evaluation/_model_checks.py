@@ -44,7 +44,7 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
         raise ValueError("x should be finite; it has entries that are NaN or infinite")
     threat.check_inputs(x)
     if float((x - threat.into_box(x)).abs().max()) > TOLERANCE:
-        what = f"x should lie in {threat.box}; got values from {low:g} to {high:g}"
+        what = f"x should lie in {threat.bounds_text}; got values from {low:g} to {high:g}"
         given = f"Threat(…, low={low:.3g}, high={high:.3g})"
         raise ValueError(
             f"{what}. Divide bytes by 255 and normalise inside the model (ε is in the units of x), "
@@ -69,7 +69,10 @@ def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
 
 def _half_distance(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
     """Half the distance from each example to the nearest one of another class: (B,)."""
-    flat, fixed = threat.units(x).flatten(1).double(), (x * (threat.unit(x) == 0)).flatten(1)
+    flat, fixed = (
+        threat.in_units(x).flatten(1).double(),
+        (x * (threat.feature_unit(x) == 0)).flatten(1),
+    )
     distance = torch.cdist(flat, flat, p={"linf": torch.inf, "l2": 2.0, "l1": 1.0}[threat.norm])
     if threat.has_fixed:
         distance[torch.cdist(fixed, fixed, p=1.0) > 0] = torch.inf

@@ -13,17 +13,17 @@ from taser.stein._model_state import restored_buffers, unwrap_ddp
 
 from ._objective import Objective
 
-TINY = 1e-20  # of the authors' code
+TINY = 1e-20  # from the authors' code
 
 
 @dataclass(frozen=True)
 class AWP:
-    """Take the step at weights that are moved, by γ of their size, to where the loss is higher.
+    """Take the optimiser's step at weights that are perturbed so that the loss rises.
 
     Each parameter w of more than one dimension with "weight" in its name, as in the authors' code,
-    moves by γ·‖w‖·g/‖g‖, g its gradient of the loss at the attacked points; biases, normalisations
-    and a transformer's embeddings of positions stay. The move is taken back at the end of the
-    block, which has to be after the optimiser's step:
+    moves by γ·‖w‖·g/‖g‖, g the gradient in w of the loss at the attacked points; biases,
+    normalisations and position embeddings do not move. The move is undone at the end of the block,
+    so call the optimiser's step inside it:
 
         with awp(model, x, y) as loss:
             optimiser.zero_grad(); loss.backward(); optimiser.step()
@@ -40,7 +40,7 @@ class AWP:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Iterator[Tensor]:
-        """The loss at the perturbed weights; the weights are put back at the end of the block."""
+        """The loss at the perturbed weights; the end of the block restores the weights."""
         x_adv = self.objective.attack(model, x, y, generator=generator)
         with perturbed(model, [lambda m: self.objective.loss(m, x, y, x_adv).total], self.gamma):
             yield self.objective.loss(model, x, y, x_adv).total
@@ -52,9 +52,9 @@ def perturbed(
 ) -> Iterator[None]:
     """The model with each weight moved by γ·‖w‖·g/‖g‖, g = ∇_w Σ losses(model), and moved back.
 
-    The authors compute g on a proxy copy; here the model is its own proxy, and its running
-    statistics are put back, which gives the same g without a second set of weights. Over several
-    processes g is the mean, so that all move alike.
+    The authors compute g on a proxy copy; here on the model itself, with its running statistics
+    restored, which gives the same g without a second set of weights. With several processes g is
+    the mean over them, so that all move alike.
     """
     module = unwrap_ddp(model)
     assert isinstance(module, nn.Module)
@@ -91,12 +91,12 @@ def _ascent(
             total.add_(gradient)
     if world_size() > 1:
         for total in totals:
-            dist.all_reduce(total)  # a sum: the scaling of the moves takes the rest out
+            dist.all_reduce(total)  # sum suffices: the move is normalised by ‖g‖
     return totals
 
 
 def _moves(weights: list[nn.Parameter], gradients: list[Tensor], gamma: float) -> list[Tensor]:
-    """γ·‖w‖·g/‖g‖. Entries that are not finite are no direction, and would stay in the weights."""
+    """γ·‖w‖·g/‖g‖. Non-finite entries are set to zero, or they would corrupt the weights."""
     finite = [g.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for g in gradients]
     return [
         (gamma * w.detach().norm() / (g.norm() + TINY)) * g

@@ -1,4 +1,4 @@
-"""What a model is trained on: an attack, if any, and a loss at the attacked points."""
+"""Objectives: an attack, if any, and a loss at the attacked points."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loss:
-    """A scalar to minimise, its parts by name, and the outputs that were computed on the way.
+    """A scalar to minimise, its parts by name, and the outputs it was computed from.
 
-    clean: outputs at x, or None where the objective does not compute them; attacked: outputs at
-    the adversarial points, or None. Both (B, …), with their graph.
+    clean: outputs at x; attacked: outputs at the adversarial points; None if not computed. Both
+    (B, …), with their graph.
     """
 
     total: Tensor
@@ -38,12 +38,12 @@ class Loss:
 class Objective:
     """Call it in any loop: loss = objective(model, x, y). A subclass writes attack, loss or both.
 
-    task, label_smoothing: of :meth:`loss` as it is here. inner: the attack, if there is one.
+    task, label_smoothing: used by the default :meth:`loss`. inner: the attack, if there is one.
     """
 
     adversarial: ClassVar[bool] = True  # whether it trains at attacked points
-    start: ClassVar[Literal["random", "gaussian"]] = "random"  # of a recipe's PGD attack
-    one_step: ClassVar[bool] = False  # whether that attack is a single step of 1.25·ε
+    start: ClassVar[Literal["random", "gaussian"]] = "random"  # start of a recipe's PGD attack
+    one_step: ClassVar[bool] = False  # whether a recipe's attack is a single step of 1.25·ε
     keys: ClassVar[dict[str, str]] = {}  # parameter: key of ObjectiveConfig that sets it
     task: Task = "classification"
     label_smoothing: float = 0.0
@@ -74,12 +74,12 @@ class Objective:
         return Loss(loss, attacked=outputs) if self.adversarial else Loss(loss, clean=outputs)
 
     def check_task(self) -> None:
-        """Raise for an unknown task, or labels that cannot be smoothed so."""
+        """Raise for an unknown task, or an invalid label_smoothing."""
         task, smoothing = self.task, self.label_smoothing
         if task not in get_args(Task):
             raise ValueError(f"task should be one of {get_args(Task)}; got {task!r}")
         if not 0 <= smoothing <= (task == "classification"):
-            none = "0, for there are no labels to smooth"
+            none = "0, since there are no labels to smooth"
             wanted = none if task == "regression" else "in [0, 1]"
             raise ValueError(f"label_smoothing of a {task} should be {wanted}; got {smoothing}")
 
@@ -138,8 +138,7 @@ class Fast(PGD):
 class Gaussian(Objective):
     """Gaussian augmentation (Cohen, Rosenfeld and Kolter, 2019): mean_i CE(f(x_i + σz_i), y_i).
 
-    z is standard normal. It is the training that randomised smoothing certifies: see
-    :func:`taser.certify`, with the same σ.
+    z is standard normal. Train so for randomised smoothing: :func:`taser.certify` with the same σ.
     """
 
     keys: ClassVar[dict[str, str]] = {"sigma": "sigma"}
@@ -154,7 +153,7 @@ class Gaussian(Objective):
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None,  # noqa: ARG002
     ) -> Tensor:  # fmt: skip
-        """x + σz, outside of the range of the inputs too."""
+        """x + σz, not clipped to the range of the inputs."""
         return x + self.sigma * noise_like(x, generator)
 
 
@@ -164,7 +163,7 @@ def one_step_pgd(threat: Threat, step_size: float | None = None) -> attacks.PGD:
 
 
 def check_loss_attack(attack: Attack, objective: str) -> None:
-    """Raise unless the attack can ascend a loss of the caller's choice."""
+    """Raise unless the attack takes a loss."""
     if not isinstance(attack, LossAttack):
         raise TypeError(
             f"{objective} needs an attack that takes a loss, such as taser.attacks.PGD; "
@@ -173,5 +172,5 @@ def check_loss_attack(attack: Attack, objective: str) -> None:
 
 
 def teacher_kl(teacher: Tensor, student: Tensor) -> Tensor:
-    """mean_i KL(f_θ0(x_i) ‖ f_θ(x_i)), a scalar, of two sets of logits (B, C); no temperature."""
+    """mean_i KL(f_θ0(x_i) ‖ f_θ(x_i)), a scalar, from logits (B, C); no temperature."""
     return kl_divergence(teacher.detach(), student).mean()

@@ -19,7 +19,7 @@ from ._objective import Loss, Model, Objective, check_loss_attack
 
 
 def from_gaussian() -> attacks.PGD:
-    """The attack of TRADES and MART: ten steps of 2/255, begun at x + 0.001·N(0, 1)."""
+    """The attack of TRADES and MART: ten steps of 2/255 from x + 0.001·N(0, 1)."""
     return attacks.PGD(start="gaussian")
 
 
@@ -27,16 +27,16 @@ def from_gaussian() -> attacks.PGD:
 class TRADES(Objective):
     """mean_i CE(f(x_i), y_i) + β·KL(p(x_i) ‖ p(x'_i)), x' the point that raises the KL most.
 
-    Zhang et al. (2019). As the authors' code has it, the gradient flows through both sides of the
-    KL, and the attack starts a little beside x, where the KL has a gradient. That code evaluates
-    the network at x twice, so BatchNorm's running statistics count x twice here, too.
+    Zhang et al. (2019). As in the authors' code, the gradient flows through both sides of the KL,
+    and the attack starts near x, where the KL has a gradient. That code evaluates the network at x
+    twice, so here too BatchNorm's running statistics count x twice.
     """
 
     start: ClassVar[Literal["random", "gaussian"]] = "gaussian"
     keys: ClassVar[dict[str, str]] = {"beta": "beta"}
     beta: float = 6.0
     inner: LossAttack = field(default_factory=from_gaussian)
-    label_smoothing: float = 0.0  # of the CE
+    label_smoothing: float = 0.0  # in the CE
 
     def __post_init__(self) -> None:
         _check_weight("beta", self.beta)
@@ -46,7 +46,7 @@ class TRADES(Objective):
     def attack(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Points where the prediction differs most from that at x."""
+        """Points where the prediction differs most from the one at x."""
         with eval_mode(model, freeze=True), torch.no_grad():
             clean = outputs_of(model, x.clone())  # a copy: it may begin in place
         return self.inner(model, x, y, loss=kl_from(clean), generator=generator)
@@ -76,7 +76,7 @@ class MART(Objective):
     keys: ClassVar[dict[str, str]] = {"weight": "mart_weight"}
     weight: float = 5.0
     inner: Attack = field(default_factory=from_gaussian)
-    label_smoothing: float = 0.0  # of the cross-entropy in the BCE
+    label_smoothing: float = 0.0  # in the cross-entropy of the BCE
 
     def __post_init__(self) -> None:
         _check_weight("weight", self.weight)
@@ -90,7 +90,7 @@ class MART(Objective):
         rival = q.masked_fill(F.one_hot(y, q.shape[1]).bool(), -1.0).amax(1)
         entropy = F.cross_entropy(attacked, y, label_smoothing=self.label_smoothing)
         boosted = entropy - (1.0001 - rival + 1e-12).log().mean()
-        # log p by log_softmax: where p rounds to zero, that of F.kl_div has no gradient.
+        # log p by log_softmax: where p rounds to zero, F.kl_div has no gradient.
         difference = (p * (clean.log_softmax(1) - (q + 1e-12).log())).sum(1)
         weighted = (difference * (1.0000001 - own)).mean()
         parts = {"boosted": boosted.detach(), "robust": weighted.detach()}

@@ -74,7 +74,7 @@ class GradientNorm(Regulariser):
                 return self._size(probe_gradient(f, x, graph=True)[1])
         _, gradient = probe_gradient(f, x)
         v = gradient.sign() if self.norm == "l1" else 2 * gradient
-        slope = self.slope.residuals(model, x, y, v, shared)[0].mean()  # v·∇f
+        slope = self.slope.residuals(model, x, y, v, shared, self._layers)[0].mean()  # v·∇f
         return self._size(gradient) + slope - slope.detach()
 
     def _size(self, gradient: Tensor) -> Tensor:

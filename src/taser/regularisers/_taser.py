@@ -119,7 +119,7 @@ class Taser(SteinPenalty):
             x, model = self.normalisation.undo(x), self.normalisation.before(model)
         if s is None:
             x, s, shared = self._points_and_scores(model, x, y, shared)
-        return self.unit(x) * super().penalise(model, x, y, s, shared)
+        return self.weight_scale(x) * super().penalise(model, x, y, s, shared)
 
     def _points_and_scores(
         self, model: nn.Module, x: Tensor, y: Tensor | None, shared: SharedPass
@@ -137,7 +137,7 @@ class Taser(SteinPenalty):
         noised, s = self.score.noised(x, generator)
         return (x, s, shared) if self.form == "mixed" else (noised, s, shared.rows(None))
 
-    def unit(self, x: Tensor) -> float:
+    def weight_scale(self, x: Tensor) -> float:
         """What R is multiplied by, so that λ is in the form's unit. x: inputs, (B, *)."""
         if self.form == "steepest":
             assert self.threat is not None

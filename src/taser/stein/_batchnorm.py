@@ -1,6 +1,6 @@
-"""BatchNorm in the penalty's pass: the loss's batch statistics, held fixed as the input varies.
+"""BatchNorm in the penalty: the loss's batch statistics, held constant in the input.
 
-:class:`SharedPass` records them in the loss's own forward, with the outputs.
+:class:`SharedPass` records them in the loss's forward, with the outputs.
 """
 
 from collections import Counter, deque
@@ -41,14 +41,16 @@ def penalty_mode(
 ) -> Iterator[None]:
     """Eval mode in full precision, with BatchNorm by fixed batch statistics.
 
-    They are those of the loss's first forward, if `shared` recorded it: of x, or of the attacked
-    points where the loss evaluates only these, as PGD training does. Else those of x, (B, *).
+    The statistics are those of the first forward that `shared` recorded (of x_adv if the loss
+    evaluates only x_adv, as PGD training does); without a record, those of x, (B, *).
     """
     x = full_precision(x)
     with (
         torch.autocast(x.device.type, enabled=False),
         without_checkpointing(),
-        restored_buffers(model, kept=(_BatchNorm,)),  # known by their identity, and not changed
+        # BatchNorm buffers keep their identity: they are looked up by id() below. Nothing writes
+        # to them here.
+        restored_buffers(model, kept=(_BatchNorm,)),
         instance_statistics(model, which),
         batch_statistics(model, x, which, shared),
         eval_mode(model),
@@ -60,7 +62,7 @@ def penalty_mode(
 def instance_statistics(model: nn.Module, which: Statistics) -> Iterator[None]:
     """Let InstanceNorms in training mode use each example's statistics, as they do in the loss.
 
-    To be entered inside of restored_buffers, which gives them their running statistics back.
+    Enter it inside restored_buffers, which restores their running statistics.
     """
     norms = [p for p in model.modules() if isinstance(p, _InstanceNorm)]
     norms = [n for n in norms if n.training and n.track_running_stats and which == "auto"]
@@ -77,17 +79,16 @@ def instance_statistics(model: nn.Module, which: Statistics) -> Iterator[None]:
 def batch_statistics(
     model: nn.Module, x: Tensor, which: Statistics, recorded: "SharedPass"
 ) -> Iterator[None]:
-    """Let BatchNorms that are in training mode use the statistics of x, (B, *), held fixed.
+    """Let BatchNorms that are in training mode use the statistics of x, (B, *), held constant.
 
-    Mean and variance stay functions of the weights and become constants of the input. So each
-    example's derivatives are its own, and the parameter gradient is right where the loss is
-    invariant to the scale of a convolution before a BatchNorm; with running statistics it would
-    shrink such weights to no effect.
+    Mean and variance stay functions of the weights and become constants in the input, so examples
+    are not coupled. The loss does not depend on the scale of a convolution before a BatchNorm. With
+    running statistics the penalty could be lowered by shrinking these weights, without changing the
+    function.
 
-    To be entered outside autocast and before eval mode. "auto" does this for BatchNorms in training
-    mode, "running" never. It costs one more forward unless the statistics were recorded in a pass
-    of the loss. A compiled model runs uncompiled, because its graph does not call the function that
-    is replaced here.
+    Enter it outside autocast and before eval mode. "auto" does this for BatchNorms in training
+    mode, "running" never. It costs an extra forward unless the loss's forward was recorded. A
+    compiled model runs uncompiled: its graph does not call the function that is replaced here.
     """
     norms = {} if which == "running" else training_norms(model)
     if not norms:
@@ -110,7 +111,7 @@ def batch_statistics(
 
 
 def training_norms(model: nn.Module) -> dict[int, _BatchNorm]:
-    """The BatchNorms that normalise by the batch and keep running statistics, by those' id."""
+    """BatchNorms in training mode with running statistics, keyed by id(running_mean)."""
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.training]
     return {id(norm.running_mean): norm for norm in norms if norm.running_mean is not None}
 
@@ -124,13 +125,13 @@ def _arguments(
 
 
 def mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, (C,) both."""
+    """Of each channel: (B, C, *) → (C,), (C,)."""
     var, mean = torch.var_mean(x, (0, *range(2, x.ndim)), correction=0)
     return mean, var
 
 
 class _FixedStatistics(TorchFunctionMode):
-    """BatchNorms of these running means normalise by fixed statistics instead."""
+    """BatchNorms with these running means normalise by fixed statistics instead."""
 
     def __init__(self, statistics: dict[int, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -142,8 +143,8 @@ class _FixedStatistics(TorchFunctionMode):
         """γ(x − μ)/√(v + ε) + β, by the fused kernel of eval mode.
 
         That kernel has no gradient to μ and v. With μ̄ and v̄ their values, held fixed, the same is
-        γ'(x − μ̄)/√(v̄ + ε) + β' with γ' = γ√((v̄ + ε)/(v + ε)), β' = β + γ'(μ̄ − μ)/√(v̄ + ε), whose
-        gradients go on to μ and v at the price of a few numbers for each channel.
+        γ'(x − μ̄)/√(v̄ + ε) + β' with γ' = γ√((v̄ + ε)/(v + ε)), β' = β + γ'(μ̄ − μ)/√(v̄ + ε), which
+        has gradients in μ and v at the cost of a few numbers for each channel.
         """
         if func is not F.batch_norm or id(args[1]) not in self.statistics:
             return func(*args, **(kwargs or {}))
@@ -174,12 +175,12 @@ def normalised_with_statistics(
 
 
 class _WithGradient(torch.autograd.Function):
-    """Mean and variance of each channel of x, of given values, with their gradients."""
+    """The given mean and variance of each channel of x, with their gradients in x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         mean = mean.clone()
-        ctx.save_for_backward(x, mean)  # the output, whose own gradient a second backward takes
+        ctx.save_for_backward(x, mean)  # the output, so that a second backward reaches it
         return mean, var.clone()
 
     @staticmethod
@@ -193,37 +194,37 @@ class _WithGradient(torch.autograd.Function):
 
 
 class SharedPass(TorchFunctionMode):
-    """What the loss has computed already: BatchNorm's statistics, and the outputs at x.
+    """The loss's forward pass for the penalty: BatchNorm's statistics and the outputs at x.
 
         with taser.SharedPass(model) as shared:
             outputs = shared.outputs = model(x)
         loss = cross_entropy(outputs, y) + lam * penalty(model, x, y, s, shared=shared)
 
-    The penalty then makes one forward less for the statistics, which are those of the first pass
-    inside the context, and one less for f(x). Loss and penalty share a graph, so they have to share
-    one `backward`.
+    This saves the penalty one forward for the statistics and one for f(x). The statistics are those
+    of the first pass with gradients inside the context: under PGD those of x_adv, as in `taser
+    train`, while :meth:`Regulariser.attach` would take those of x. Loss and penalty share a graph:
+    call `backward` once, on their sum.
 
-    The outputs have to be those of the very x that the penalty gets, row for row. Outputs are not
-    used if the pass drew random numbers (dropout), if they are in half precision (do not upcast
-    them), or if the model's outputs in eval mode differ: the first call compares a few. Weights
-    that changed since are refused. Of a compiled model only the outputs are shared.
+    The outputs have to be those of the penalty's x, row for row. Outputs are not used if the pass
+    drew random numbers (dropout), if they are in half precision (do not upcast them), or if the
+    model's outputs in eval mode differ: the first call compares a few. Weights that changed since
+    raise an error. For a compiled model only the outputs are shared.
     """
 
-    active: ClassVar[int] = 0  # contexts that are open: an explicit one has precedence
+    active: ClassVar[int] = 0  # open SharedPass contexts; hooks do not record while one is open
 
     def __init__(self, model: Callable | None = None, *, of_loss: bool = True) -> None:
-        """of_loss: else of the penalty's own, which leaves the running statistics alone."""
+        """of_loss: False for the penalty's forward, which must not update running statistics."""
         super().__init__()
         self.model = None if model is None else check_module(model)
         self.of_loss = of_loss
         self.norms: dict[int, _BatchNorm] = {}
         if self.model is not None and not (of_loss and any_compiled(self.model)):
             self.norms = training_norms(self.model)
-        self.statistics: dict[int, tuple[Tensor, Tensor]] = {}  # by the running mean's id
+        self.statistics: dict[int, tuple[Tensor, Tensor]] = {}  # keyed by id(running_mean)
         self.uses: Counter[int] = Counter()
         self.passes = 0
         self.outputs: Tensor | None = None
-        self.layers: list[tuple] = []  # the model's submodules and their modes in the loss
         self.random = False  # whether the pass drew random numbers
         self._weights = [] if self.model is None else list(self.model.parameters())
         self._versions = self._fingerprint()
@@ -254,12 +255,12 @@ class SharedPass(TorchFunctionMode):
         self.random = not all(map(torch.equal, self._rng_before, self._rng_states()))
 
     def _count(self, _module: nn.Module, _inputs: object) -> None:
-        self.passes += 1
+        self.passes += not self._skipped()
 
     def __torch_function__(
         self, func: Callable, types: Any, args: Sequence = (), kwargs: dict | None = None
     ) -> Any:
-        if func is not F.batch_norm or id(args[1]) not in self.norms or self._will_be_recomputed():
+        if func is not F.batch_norm or id(args[1]) not in self.norms or self._skipped():
             return func(*args, **(kwargs or {}))
         bound = _arguments(*args, **(kwargs or {}))
         x, running_mean, running_var, weight, bias, training, momentum, eps = bound
@@ -278,8 +279,8 @@ class SharedPass(TorchFunctionMode):
         self.statistics[key] = found[0], found[1]
         return y
 
-    def _will_be_recomputed(self) -> bool:
-        """Whether this is inside of torch.utils.checkpoint: without a graph, or with its hooks."""
+    def _skipped(self) -> bool:
+        """Whether this is a forward under no_grad, or inside torch.utils.checkpoint."""
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
         return self.of_loss and (torch.is_grad_enabled() != self._graph or hooks is not None)
 
@@ -290,13 +291,13 @@ class SharedPass(TorchFunctionMode):
 
     @property
     def at_present_weights(self) -> bool:
-        """Whether the weights are those that the pass was made with."""
+        """Whether the weights are unchanged since the pass."""
         return self._fingerprint() == self._versions
 
     def _fingerprint(self) -> list[tuple[int, int, float]]:
-        """How often each weight was changed in place, as an optimiser does, and where it lies.
+        """Of each weight the count of in-place changes, as by an optimiser, and the address.
 
-        And its first number, as `weight.data.add_` is not counted; on a CPU, where it is at hand.
+        On a CPU also its first number, since `weight.data.add_` is not counted.
         """
 
         def first(w: Tensor) -> float:
@@ -323,13 +324,13 @@ class SharedPass(TorchFunctionMode):
             )
 
     def rows(self, rows: Tensor | None) -> "SharedPass":
-        """For a part of the batch, or (None) for other points than x; all of the statistics."""
+        """A copy with these rows' outputs (None: no outputs) and the whole batch's statistics."""
         shared, own = copy(self), self.outputs
         shared.outputs = None if own is None or rows is None else own[rows]
         return shared
 
     def matches(self, f: Probed, x: Tensor) -> bool | None:
-        """Whether the outputs are f's own, by a few examples.
+        """Whether the outputs are those of f in eval mode, by a few examples.
 
         None if that cannot be decided: a network whose last layer is zero has equal outputs.
         """
@@ -354,14 +355,14 @@ class SharedPass(TorchFunctionMode):
 class PassRecorder:
     """Records the loss's forwards of a model by hooks, so that the penalty can share them.
 
-    Recorded are the last few forwards in training mode, with gradients, of one tensor that requires
-    none. A backward through its outputs frees a forward's graph and ends its use. Copies of the
-    model, pickled or deep, are not recorded.
+    It records the last four training-mode forwards whose single input requires no gradient. A
+    backward through the outputs frees the graph, so that forward is dropped. Pickled or deep copies
+    of the model are not recorded.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.model: Callable[[], nn.Module | None] = (lambda: None) if model is None else ref(model)
-        self.idle = False  # whether the next forward is not wanted
+        self.idle = False  # True: do not record the next forward
         self._recording: SharedPass | None = None
         self._passes: deque[tuple[Tensor, int, SharedPass]] = deque(maxlen=KEPT)
         self._hooks: list[RemovableHandle] = []
@@ -376,12 +377,12 @@ class PassRecorder:
         return PassRecorder, ()
 
     def remove(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def shared_pass(self, model: nn.Module, x: Tensor) -> SharedPass | None:
-        """The last recorded forward of this very x at the present weights, once; else None."""
+        """The last recorded forward of this very x at these weights, returned once; else None."""
         found = [p for at, v, p in self._passes if at is x and x._version == v]
         if not found or self.model() is not model:
             return None

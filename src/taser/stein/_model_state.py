@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def check_module(model: object) -> nn.Module:
-    """The model, if it is a module: only then can its mode be changed and restored."""
+    """The model, checked to be a module, whose mode can be changed and restored."""
     if isinstance(model, nn.Module):
         return model
     raise TypeError(
@@ -23,10 +23,10 @@ def check_module(model: object) -> nn.Module:
 
 
 def outputs_of(model: Callable, x: Tensor) -> Tensor:
-    """model(x), which has to be a tensor."""
+    """model(x), checked to be a tensor."""
     outputs: object = model(x)
     if not isinstance(outputs, Tensor):
-        wrapped = "taser.models.Wrapped(lambda x: model(x)[…], model) makes it one that does"
+        wrapped = "taser.models.Wrapped(lambda x: model(x)[…], model) returns a tensor"
         raise TypeError(
             f"the model should return a tensor; got {type(outputs).__name__}: {wrapped}"
         )
@@ -43,7 +43,7 @@ def eval_mode(model: object, *, freeze: bool = False) -> Iterator[None]:
     freeze: no gradients for parameters, so that a backward pass computes those of the input only.
     """
     module = check_module(model)
-    # cuDNN differentiates recurrent layers in training mode only; without dropout that is the same.
+    # cuDNN differentiates recurrent layers in training mode only; without dropout modes are equal.
     modules = [p for p in module.modules() if not isinstance(p, nn.RNNBase) or p.dropout]
     modes = [part.training for part in modules]
     parameters = [p for p in module.parameters() if p.requires_grad] if freeze else []
@@ -72,7 +72,7 @@ def restored_rng(device: torch.device) -> Iterator[None]:
 def restored_buffers(module: nn.Module, kept: tuple[type[nn.Module], ...] = ()) -> Iterator[None]:
     """Copies in place of the buffers, so that forwards leave the module's own as they were.
 
-    A graph that saved a copy stays valid. kept: layers that go on with their own buffers.
+    A graph that saved a copy stays valid. kept: layers whose buffers are not replaced.
     """
     parts = [part for part in module.modules() if not isinstance(part, kept)]
     before = [(part, name, own) for part in parts for name, own in part._buffers.items()]
@@ -90,8 +90,9 @@ def restored_buffers(module: nn.Module, kept: tuple[type[nn.Module], ...] = ()) 
 def without_checkpointing() -> Iterator[None]:
     """Keep the activations that torch.utils.checkpoint would compute again in the backward pass.
 
-    By then a module has its own mode back: BatchNorm would use and change batch statistics, dropout
-    would drop. And reentrant checkpointing loses the gradient of a block whose input has none.
+    In the backward pass modules are in training mode again: BatchNorm would use and change batch
+    statistics, dropout would drop. And reentrant checkpointing loses the gradient of a block whose
+    input requires none.
     """
 
     class Call:

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: the mean squared Stein residual about a centre, as a penalty."""
+"""Regulariser, the base class of every penalty; and SteinPenalty, Algorithm 1 of the paper."""
 
 import math
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ from ._checks import (
     check_options,
 )
 from ._model_state import any_compiled, check_module, restored_rng, unwrap_ddp
-from ._residual import Route, choose_route, logger, residuals
+from ._residual import BackendChoice, choose_backend, logger, residuals
 
 CENTERS = ("batch", "running", "none")
 
@@ -39,18 +39,17 @@ class Regulariser(nn.Module, ABC):
     """A penalty R of a model on a batch, to be added to any loss: loss + λ·R(model, x, y).
 
     The model is left exactly as it was: modes, running statistics, gradients, `requires_grad`.
-    Random numbers come from `generator`, or from a generator of the penalty's own that starts at
-    `seed`; the global random state is left alone. A subclass implements :meth:`penalise`.
+    Random numbers come from `generator`, or from a new generator with this `seed`; the global
+    random state is left alone. A subclass implements :meth:`penalise`.
 
     every, fraction
         Compute R at each k-th call only, with weight k; and on a random part of the batch (at
-        least two examples). Neither changes the expected penalty or its gradient. In evaluation
-        mode (`regulariser.eval()`) the whole batch counts at every call.
+        least two examples). Neither changes the expected penalty or its gradient. In eval mode
+        (`regulariser.eval()`) the whole batch counts at every call.
     batchnorm
-        "auto": a BatchNorm in training mode normalises by the statistics of the whole batch, held
-        fixed as the input varies, so that R is of the function that the loss trains: those of the
-        loss's own forward if it is shared, else of one more. One in eval mode uses its running
-        statistics. "running": always those.
+        "auto": a BatchNorm in training mode uses the statistics of a training forward, held
+        constant in the input: the loss's forward if available, else one extra forward. A BatchNorm
+        in eval mode uses running statistics. "running": running statistics always.
     """
 
     def __init__(
@@ -70,15 +69,16 @@ class Regulariser(nn.Module, ABC):
         self._seed = seed
         self._recorder: PassRecorder | None = None
         self._range_checked = False
+        self._layers: list[tuple] = []  # the model's submodules and their modes in the loss
 
     def attach(self, model: Callable) -> Self:
-        """Reuse the loss's own forward of this model, where that is right: two forwards less.
+        """Reuse the loss's forward of the same x when possible. This saves two forward passes.
 
-        Hooks on the model record its last forwards in training mode. The penalty takes the one of
-        the very x that it gets; without one, and after random numbers (dropout), in half precision
-        or under torch.compile, it makes its own. A first-order difference is
-        one-sided then, from the f(x) of the loss. Loss and penalty share a graph: call `backward`
-        once, on their sum. :meth:`release` takes the hooks off, as the end of the regulariser does.
+        Hooks on the model record its last forwards in training mode. If none is of this very x (PGD
+        training evaluates only x_adv), or if it drew random numbers (dropout), ran in half
+        precision or under torch.compile, the penalty makes its own forward of x. With a shared
+        f(x) a first-order difference is one-sided. Loss and penalty share a graph: call `backward`
+        once, on their sum. :meth:`release` removes the hooks, as deleting the regulariser does.
         """
         self.release()
         module = check_module(unwrap_ddp(model))
@@ -88,13 +88,14 @@ class Regulariser(nn.Module, ABC):
         return self
 
     def release(self) -> None:
-        """Take the hooks of :meth:`attach` off the model."""
+        """Remove the hooks of :meth:`attach`."""
         if self._recorder is not None:
             self._recorder.remove()
             self._recorder = None
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_recorder": None}  # hooks belong to one model in one process
+        # Hooks and layers belong to one model in one process.
+        return {**self.__dict__, "_recorder": None, "_layers": []}
 
     def forward(
         self, model: Callable, x: Tensor, y: Tensor | None, s: Tensor | None = None, *,
@@ -102,9 +103,9 @@ class Regulariser(nn.Module, ABC):
     ) -> Tensor:  # fmt: skip
         """R, a scalar. x: (B, *); y: (B,) labels, or None if the probe needs none; s: like x.
 
-        s: the score at x, for :class:`SteinPenalty` and form "paper"; the others compute their own.
-        shared: a forward pass that the loss made at these weights, see :class:`SharedPass`;
-        :meth:`attach` finds it by itself.
+        s: the score at x, only for :class:`SteinPenalty` and form "paper".
+        shared: the loss's forward pass at these weights, see :class:`SharedPass`; :meth:`attach`
+        records it automatically.
         """
         if self.training and self.calls % self.every:
             self._count()
@@ -121,7 +122,7 @@ class Regulariser(nn.Module, ABC):
             shared = self._recorder.shared_pass(module, x)
         shared = shared or SharedPass()
         shared.check(x)
-        shared.layers = [(id(part), type(part), part.training) for part in module.modules()]
+        self._layers = [(id(part), type(part), part.training) for part in module.modules()]
         with restored_rng(x.device), penalty_mode(module, x, shared, self.batchnorm):
             part, rows = max(2, round(self.fraction * batch)), None
             if self.training and part < batch:
@@ -136,10 +137,10 @@ class Regulariser(nn.Module, ABC):
         if not self.training:
             return value
         self._count()
-        return self.every * value  # which makes up for the calls that compute nothing
+        return self.every * value  # compensates for the calls that return zero
 
     def _count(self) -> None:
-        """One call more; the loss's next forward is not recorded if no penalty follows it."""
+        """Count this call; record the loss's next forward only if a penalty follows it."""
         self.calls += 1
         if self._recorder is not None:
             self._recorder.idle = bool(self.calls % self.every)
@@ -151,7 +152,7 @@ class Regulariser(nn.Module, ABC):
         """R of these examples, a scalar; the model is in eval mode already."""
 
     def check_range(self, x: Tensor) -> None:
-        """Warn at the first call if the inputs are in other coordinates than the penalty is for."""
+        """Warn at the first call if images are not scaled to [0, 1]."""
         highest = float(x.detach().max()) if x.ndim == 4 else 0.0
         if highest > BRIGHT:
             warn_user(
@@ -164,14 +165,14 @@ class Regulariser(nn.Module, ABC):
         return 1.0
 
     def state(self) -> dict[str, Tensor]:
-        """What `taser train` saves: tensors that calls change, without the weights of a score."""
+        """Tensors that calls change, for checkpoints; without the weights of a score."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore :meth:`state`."""
 
     def generator_on(self, device: torch.device) -> torch.Generator:
-        """The source of random numbers, which has to be on the device of the inputs."""
+        """The random generator; it has to be on the device of the inputs."""
         if self._generator is None:
             self._generator = torch.Generator(device).manual_seed(self._seed)
         if self._generator.device.type != device.type:
@@ -218,8 +219,8 @@ class SteinPenalty(Regulariser):
         `last.mean` over a data set, or "none". `detach_mean` stops the gradient through it. With a
         running mean, `every` and `fraction` are biased by up to 1 − momentum.
     unbiased
-        The square of a K-probe estimate is too large by its variance. With two independent sets
-        of K probes the product (r − D)(r' − D') is not; it can be negative.
+        The square of a K-probe estimate is too large by its variance. The product
+        (r − D)(r' − D') of two independent sets of K probes is unbiased; it can be negative.
     every, fraction, batchnorm, generator, seed
         As for every :class:`~taser.regularisers.Regulariser`.
     """
@@ -250,17 +251,17 @@ class SteinPenalty(Regulariser):
         self.center = Center(center, momentum, detach_mean)
         self.unbiased = unbiased and operator == "langevin"
         self.last: Record | None = None
-        self._checked: tuple[ReferenceType[nn.Module], list[tuple], bool, Route] | None = None
-        self._shares: bool | None = None  # whether outputs of the loss's pass are f's own
+        self._cached: CachedChoice | None = None
+        self._outputs_usable: bool | None = None  # whether outputs of the loss's pass equal f's
 
     def __getstate__(self) -> dict:
-        return {**super().__getstate__(), "_checked": None}  # a weak reference has no pickle
+        return {**super().__getstate__(), "_cached": None}  # a weak reference has no pickle
 
     def penalise(
         self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
     ) -> Tensor:
-        """R of these examples, with `last` a record of it."""
-        r, backend = self.residuals(model, x, y, s, shared)
+        """R of these examples; sets `last`."""
+        r, backend = self.residuals(model, x, y, s, shared, self._layers)
         value = centered_square(r, self.center, unbiased=self.unbiased)
         self.last = Record.of(r, value, backend)
         return value
@@ -268,8 +269,8 @@ class SteinPenalty(Regulariser):
     def batch_correction(self, n: int, batch: int) -> float:
         """(n/(n−1))·((B−1)/B) if the residuals are centred by the mean of the n examples.
 
-        Their sum of squares about their own mean is short by (n−1)/n where the whole batch's is
-        short by (B−1)/B. Over several processes the mean is that of all their examples.
+        A sum of squares about the sample mean is too small by (n−1)/n, the whole batch's by
+        (B−1)/B. With several processes n and B count the examples of all.
         """
         n, batch = n * world_size(), batch * world_size()
         if self.center.kind != "batch" or n == 1:
@@ -284,48 +285,52 @@ class SteinPenalty(Regulariser):
         """Restore the centre."""
         self.center.value = state["value"].to(self.center.value.device)
 
-    def _route_of(self, model: nn.Module, shared: SharedPass) -> Route | None:
-        """The route of a model that was checked as it is now, with gradients if they are wanted."""
-        if self._checked is None:
+    def _cached_choice(self, model: nn.Module, layers: list[tuple]) -> BackendChoice | None:
+        """The cached choice, or None if the model, its modes or the need for gradients changed."""
+        last = self._cached
+        if last is None or last.model() is not model or last.layers != layers:
             return None
-        last, layers, graph, route = self._checked
-        same = last() is model and layers == shared.layers
-        return route if same and (graph or not torch.is_grad_enabled()) else None
+        return last.choice if last.graph or not torch.is_grad_enabled() else None
 
     def residuals(
-        self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass
-    ) -> tuple[Tensor, Backend]:
-        """The residuals by probe, (K, B), and the backend; the model is in eval mode already."""
+        self, model: nn.Module, x: Tensor, y: Tensor | None, s: Tensor | None, shared: SharedPass,
+        layers: list[tuple],
+    ) -> tuple[Tensor, Backend]:  # fmt: skip
+        """The residuals by probe, (K, B), and the backend; the model is in eval mode already.
+
+        layers: the model's submodules and their modes in the loss, the key of the cached choice.
+        """
         if s is None:
             raise ValueError("the score s at x is needed: penalty(model, x, y, score(x))")
-        f, known = Probed(model, self.probe, y), self._route_of(model, shared)
-        check_inputs(x, s, first=known is None)
-        route = known or choose_route(f, x, self.operator, self.backend)
+        f, cached = Probed(model, self.probe, y), self._cached_choice(model, layers)
+        check_inputs(x, s, first=cached is None)
+        choice = cached or choose_backend(f, x, self.operator, self.backend)
+        backend, f_x = choice.backend, None
+        if backend == "difference":
+            f_x = self._shared_values(f, x, shared, check=cached is None)
         r = residuals(
-            f, x, s, route, operator=self.operator,
+            f, x, s, choice, operator=self.operator,
             probes=self.probes * (2 if self.unbiased else 1), distribution=self.distribution,
             generator=self.generator_on(x.device), step=self.step, chunk=self.chunk,
-            check=known is None,
-            f_x=self._shared_values(f, x, shared, check=known is None)
-            if route.backend == "difference" else None,
+            check=cached is None, f_x=f_x,
         )  # fmt: skip
-        if known is None and len(x) > 1:  # one example alone is coupled to no other
+        if cached is None and len(x) > 1:  # a single example cannot be coupled to another
             check_coupling(f, x)
-            if self.backend == "auto" and (self.last is None or self.last.backend != route.backend):
-                logger.info("backend='auto' chose %r for %r", route.backend, self.operator)
-            if route.certain:
-                self._checked = ref(model), shared.layers, torch.is_grad_enabled(), route
-        return r, route.backend
+            if self.backend == "auto" and (self.last is None or self.last.backend != backend):
+                logger.info("backend='auto' chose %r for %r", backend, self.operator)
+            if choice.certain:
+                self._cached = CachedChoice(ref(model), layers, torch.is_grad_enabled(), choice)
+        return r, backend
 
     def _shared_values(
         self, f: Probed, x: Tensor, shared: SharedPass, *, check: bool
     ) -> Tensor | None:
         """f(x) from the pass of the loss, if that computed the same function."""
         if check:
-            self._shares = None
-        if self._shares is None and shared.outputs is not None:
-            self._shares = shared.matches(f, x)
-        return shared.values(f, x) if self._shares else None
+            self._outputs_usable = None
+        if self._outputs_usable is None and shared.outputs is not None:
+            self._outputs_usable = shared.matches(f, x)
+        return shared.values(f, x) if self._outputs_usable else None
 
     def extra_repr(self) -> str:
         shown = {
@@ -336,12 +341,22 @@ class SteinPenalty(Regulariser):
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
-class Center(nn.Module):
-    """D ≈ E[r]: of the batch, running over batches, a number, or none.
+@dataclass(frozen=True)
+class CachedChoice:
+    """The backend chosen for a model; graph: whether gradients were needed."""
 
-    The batch's own mean makes no difference to the gradient whether it is detached or not, since
-    Σ(r_i − r̄) = 0. For a running mean it does. Across processes the mean is that of the whole
-    global batch and is detached, which gives the gradient of one process with that batch.
+    model: ReferenceType[nn.Module]
+    layers: list[tuple]
+    graph: bool
+    choice: BackendChoice
+
+
+class Center(nn.Module):
+    """The centre D ≈ E[r]: the batch mean, a running mean, a number, or none (zero).
+
+    Detaching the batch mean does not change the gradient, since Σ(r_i − r̄) = 0; detaching a running
+    mean does. With several processes D is the detached mean over the global batch, which gives the
+    gradient of one process with that batch.
     """
 
     value: Tensor
@@ -406,10 +421,8 @@ def global_mean(r: Tensor, detach: bool) -> Tensor:
 class Record:
     """The last penalty that was computed (not skipped by `every`).
 
-    Each entry but `backend` is a detached scalar tensor. Only reading it as a number synchronises
-    an accelerator.
-
-    value: the penalty R; mean, std: of the residuals.
+    value: the penalty R; mean, std: of the residuals; all detached scalar tensors. Reading one as
+    a number makes an accelerator wait.
     """
 
     backend: str
@@ -419,7 +432,7 @@ class Record:
 
     @classmethod
     def of(cls, r: Tensor, value: Tensor, backend: str) -> "Record":
-        """Of the residuals of a batch by probe, (K, B), and their penalty."""
+        """From residuals by probe, (K, B), and their penalty."""
         mean = r.detach().mean(0)
         return cls(backend, value.detach(), mean.mean(), mean.std(correction=0))
 

@@ -59,15 +59,15 @@ def stein_residual(
         difference of values of f, the cheapest, right through every layer, with a step t.
         "piecewise_linear": exact for ReLU networks; f has to be a :class:`taser.probes.Probed`.
         "exact": all d second derivatives, for small d. "auto": the fastest that is right for f.
-        On a ReLU network "difference" sees the kinks within t, as the Laplacian of f smoothed at
-        that scale; the others see none. These are two regularisers, not two accuracies.
+        On a ReLU network "difference" includes the kinks within t, as the Laplacian of f smoothed
+        at that scale; the others ignore them: two regularisers, not two accuracies.
     probes, distribution, generator
         K Hutchinson directions for each input, "rademacher" or "gaussian", drawn from `generator`.
     step
         t of the difference, in the units of x; by default a share of their :func:`spread` that
         depends on the operator, on the precision and on kinks, see :func:`default_step`.
     chunk
-        How many probes are worked on at once; None for all. Fewer take less memory.
+        Probes that are computed together; None for all. Fewer take less memory.
 
     >>> import torch
     >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
@@ -79,19 +79,19 @@ def stein_residual(
         check_labels(f.y, x)
     check_options(operator, backend, probes, step, chunk)
     with without_checkpointing():
-        route = choose_route(f, x, operator, backend)
+        choice = choose_backend(f, x, operator, backend)
         return residuals(
-            f, x, s, route, operator=operator, probes=probes, distribution=distribution,
+            f, x, s, choice, operator=operator, probes=probes, distribution=distribution,
             generator=generator, step=step, chunk=chunk,
         ).mean(0)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Route:
-    """How the residuals of a model are computed, decided at its first call.
+class BackendChoice:
+    """The backend for a model, chosen at its first call.
 
-    kinked: whether its first derivative jumps, for the step; certain: False if the next call
-    should decide again.
+    kinked: whether the model's first derivative jumps, for the step; certain: False if the next
+    call should choose again.
     """
 
     backend: Backend
@@ -100,16 +100,16 @@ class Route:
 
 
 def residuals(
-    f: Function, x: Tensor, s: Tensor, route: Route, *, operator: Operator, probes: int,
+    f: Function, x: Tensor, s: Tensor, choice: BackendChoice, *, operator: Operator, probes: int,
     distribution: Distribution, generator: torch.Generator | None, step: float | None,
     chunk: int | None, check: bool = True, f_x: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Estimates of r, (K, B), a row for each probe; a single one if there is no randomness.
 
-    check: look for layers that would make them wrong; f_x: f(x), (B,), if the caller has it, for
+    check: raise for layers that would make them wrong; f_x: f(x), (B,), if the caller has it, for
     the difference backend.
     """
-    graph, backend = torch.is_grad_enabled(), route.backend
+    graph, backend = torch.is_grad_enabled(), choice.backend
     x = _full_precision(x)
     s = _full_precision(s).to(x.dtype)
     if check:
@@ -130,7 +130,7 @@ def residuals(
     # In half precision rounding dominates the derivatives.
     with torch.autocast(x.device.type, enabled=False):
         if backend == "difference":
-            best = default_step(x, operator, one_sided=f_x is not None, kinked=route.kinked)
+            best = default_step(x, operator, one_sided=f_x is not None, kinked=choice.kinked)
             t = best if step is None else step
             return difference(f, x, s, v, operator, t, chunk, f_x)
         with torch.enable_grad(), plain_kernels():
@@ -143,34 +143,34 @@ def residuals(
     return found if graph else found.detach()
 
 
-def choose_route(
+def choose_backend(
     f: Function, x: Tensor, operator: Operator, wanted: Backend | Literal["auto"]
-) -> Route:
+) -> BackendChoice:
     """The fastest backend that is right for f, unless one is wanted.
 
-    A difference is the cheapest. A second difference across a kink is that of another function,
-    whose gradient is mostly noise, so a piecewise linear network gets its exact Laplacian, and
-    another with kinks `reverse`. Across a kink a first difference is better than autograd, which
-    misses that kinks move with the weights. The choice is uncertain if no curvature can be
-    measured at x, as when the last layer is zero.
+    A difference is the cheapest. Across a kink of a ReLU network a second difference approximates a
+    smoothed function, and its parameter gradient is noisy. So a piecewise linear network gets its
+    exact Laplacian, and other networks with kinks `reverse`. A first difference across a kink is
+    better than autograd, which ignores that kinks move with the weights. The choice is uncertain
+    if no curvature can be measured at x, as when the last layer is zero.
     """
     if wanted != "auto" and wanted != "difference":
-        return Route(wanted)
+        return BackendChoice(wanted)
     if not isinstance(f, Probed):
-        return Route("difference")
+        return BackendChoice("difference")
     x = _full_precision(x)
     kinked = has_kinks(f.model, x)
     if wanted == "difference" or operator == "first_order" or any_compiled(f.model):
-        return Route("difference", kinked)
+        return BackendChoice("difference", kinked)
     try:
         check_layers(f.model, "reverse")
         curved = is_curved(f, x)
     except Exception:  # outputs that are no tensor, kernels without a second derivative
-        return Route("difference", kinked)
+        return BackendChoice("difference", kinked)
     certain = curved is not None or curved_layer(f.model) is not None
     if curved is False and curved_layer(f.model) is None:
-        return Route("piecewise_linear")
-    return Route("reverse" if kinked else "difference", kinked, certain)
+        return BackendChoice("piecewise_linear")
+    return BackendChoice("reverse" if kinked else "difference", kinked, certain)
 
 
 def _probed(f: Function) -> Probed:
@@ -183,12 +183,12 @@ def _probed(f: Function) -> Probed:
 
 
 def _full_precision(tensor: Tensor) -> Tensor:
-    """Without a graph, at least float32, and usable by autograd wherever it was made."""
+    """Detached, at least float32, and usable by autograd even if made in inference mode."""
     return full_precision(tensor.clone() if tensor.is_inference() else tensor.detach())
 
 
 def values(f: Function, x: Tensor, name: str = "f") -> Tensor:
-    """f(x), which has to be one number for each row of x; `name` is for the message."""
+    """f(x), checked to be one number for each row of x; `name` is for the message."""
     value = f(x)
     if tuple(value.shape) != (len(x),):
         raise ValueError(
@@ -227,10 +227,9 @@ def default_step(
 
     Second differences lose eps/t² to rounding and t² to truncation, first differences eps/t and
     t², or t if they are one-sided; so t ∝ eps^(1/4), eps^(1/3) and eps^(1/2), times the spread of
-    x: in float32 0.015, 0.02 and 0.002 of it. Where ReLUs or max-pooling make kinks, the gradient
-    of a difference has the less noise the longer the step, which is 0.1 of the spread.
-
-    The errors, measured on trained networks, are in docs/operator.md.
+    x: in float32 0.015, 0.02 and 0.002 of it. With kinks (ReLU, max-pooling) a longer step makes
+    the gradient of a difference less noisy: 0.1 of the spread. docs/operator.md has the errors,
+    measured on trained networks.
     """
     eps = torch.finfo(x.dtype).eps
     if kinked:
@@ -322,7 +321,7 @@ def axes(x: Tensor) -> Tensor:
 
 
 def probe_gradient(f: Function, x: Tensor, *, graph: bool = False) -> tuple[Tensor, Tensor]:
-    """∇f(x), (B, *), a constant or with its graph to the x that is returned with it, (x, ∇f)."""
+    """Returns (x, ∇f(x)). With graph=True ∇f is differentiable in the returned x."""
     with torch.inference_mode(False), torch.enable_grad():
         x = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         value = values(f, x.clone())  # of a copy: the model may begin with an operation in place

@@ -1,4 +1,4 @@
-"""Random defences: attacks on the average over draws, and verdicts by their majority."""
+"""Randomised models: their average over draws, for attacks; their majority, for verdicts."""
 
 import torch
 import torch.nn.functional as F
@@ -8,17 +8,13 @@ from taser.stein._model_state import check_module
 
 from ._attack import Model
 
-EOT, VOTES = (
-    20,
-    100,
-)  # draws in one call of an attack (as AutoAttack's random version), in a verdict
+EOT, VOTES = 20, 100  # draws for an attack (as AutoAttack's random version), for a verdict
 
 
 class Averaged(nn.Module):
-    """The mean logits of `draws` calls of a model that draws: what an attack on it should ascend.
+    """The mean logits of `draws` calls of a randomised model, for any attack on it.
 
-    Expectation over transformations (Athalye et al., 2018), of any attack:
-    `PGD(threat)(Averaged(model, 20), x, y)`.
+    Expectation over transformations (Athalye et al., 2018): `PGD()(Averaged(model, 20), x, y)`.
     """
 
     def __init__(self, model: Model, draws: int = EOT) -> None:
@@ -33,7 +29,7 @@ class Averaged(nn.Module):
 
 
 class Votes(Averaged):
-    """The share of each class in the answers of as many calls: (B, *) → (B, C)."""
+    """The share of `draws` calls that predict each class: (B, *) → (B, C)."""
 
     def __init__(self, model: Model, draws: int = VOTES) -> None:
         super().__init__(model, draws)
