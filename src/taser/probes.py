@@ -44,7 +44,7 @@ class Probed:
 class Margin:
     """m(x; y) = LSE_{j≠y} z_j − z_y, negative iff p_y > 1/2; an upper bound of the hard margin.
 
-    Half-precision logits are taken to float32 first.
+    Half-precision logits are cast to float32 first.
 
     >>> import torch
     >>> Margin()(torch.tensor([[2.0, -1.0]]), torch.tensor([0]))  # two classes: z_1 − z_0
@@ -85,7 +85,7 @@ class Logit:
         if not self._checked or z.device.type == "cpu":  # reading back stalls an accelerator
             check_logits(z, y, "Logit")
             if self.index is not None and self.index >= z.shape[1]:
-                raise ValueError(f"Logit({self.index}) of a model with {z.shape[1]} classes")
+                raise ValueError(f"Logit({self.index}): the model has only {z.shape[1]} classes")
             self._checked = True
         z = full_precision(z)
         return z[:, self.index] if y is None else z.gather(1, y.long()[:, None]).squeeze(1)
@@ -95,7 +95,7 @@ class Logit:
 
 
 class Output:
-    """The model's own number: outputs of shape (B,) or (B, m), of which column `index` is taken."""
+    """One output, for regression: column `index` of outputs of shape (B, m), or (B,)."""
 
     def __init__(self, index: int = 0) -> None:
         if index < 0:
@@ -166,7 +166,7 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
         raise ValueError(f"{name} wants labels y as a tensor; got {type(y).__name__}")
     numbers = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     if y is not None and (y.shape != (batch,) or y.dtype not in numbers):
-        # Not the length of y, which may be that of a part of the batch.
+        # len(y) alone may mislead: the batch may be a part of the user's.
         many = f"{len(y)} for {batch} inputs" if y.ndim == 1 and len(y) != batch else ""
         given = many or f"{y.dtype}, in {y.ndim} dimension(s)"
         raise ValueError(f"{name} wants labels y, one whole number for each input; got {given}")
@@ -176,7 +176,7 @@ def check_logits(z: Tensor, y: Tensor | None, name: str) -> None:
     if looks_like_probabilities(z):
         warn_user(
             f"{name} was given rows that are not negative and sum to one: probabilities, not "
-            "logits. A saturated probe carries no sensitivity; take the softmax off the model"
+            "logits. A saturated probe has no gradient; remove the softmax from the model"
         )
 
 

@@ -104,7 +104,7 @@ def test_rows_of_a_table_have_a_number_for_each_column() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda u: (u - 0.1307) / 0.3081, r"outside of the range \[0, 1\].*normalisation=\(mean"),
+        (lambda u: (u - 0.1307) / 0.3081, r"outside the range \[0, 1\].*normalisation=\(mean"),
         (lambda u: 255 * u, r"normalisation=\(0, 1 / 255\) for bytes"),
         (lambda u: 2 * u - 1, "from -0.978 to 0.998.*normalisation="),
         (lambda u: u.permute(0, 2, 3, 1), r"channels last.*x\.permute"),
@@ -150,7 +150,9 @@ def test_numbers_that_are_none(wrong: tuple) -> None:
 def test_channels_that_the_inputs_have_not() -> None:
     u, y = batch(1)
     robust = taser.Taser(score(), threat=THREAT, normalisation=(MEAN, STD))
-    with pytest.raises(ValueError, match=r"3 channels, which the inputs \(12, 1, 4, 4\) have not"):
+    with pytest.raises(
+        ValueError, match=r"3 channels, which does not match inputs of shape \(12, 1, 4, 4\)"
+    ):
         robust(network(1), u, y)
 
 

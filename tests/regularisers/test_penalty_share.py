@@ -27,7 +27,7 @@ def steps(watch: PenaltyShare, n: int, loss: float, penalty: float, weight: floa
             r"is 0\.05% of the loss \(mean of 50 steps\).*a weight of 0\.6 instead of 0.001",
         ),
         (0.002, 2.0, r"is 0\.20% of the loss.*weight of 300"),
-        (100.0, 1.0, r"is 50 times the loss.*leaves the loss aside.*weight of 0\.006 instead of 1"),
+        (100.0, 1.0, r"is 50 times the loss.*dominates the loss.*weight of 0\.006 instead of 1"),
     ],
 )
 def test_far_too_small_and_far_too_large(penalty: float, weight: float, message: str) -> None:

@@ -293,7 +293,7 @@ def test_inputs_that_are_normalised_in_the_data_are_noticed_once() -> None:
     x = case.x.clamp(0, 1)
     robust(case.model, x, case.y)  # filterwarnings = error
     other = Taser(DenoisingScore(shrink, SIGMA), threat=PIXELS)
-    with pytest.warns(UserWarning, match=r"outside of the range \[0, 1\].*normalisation="):
+    with pytest.warns(UserWarning, match=r"outside the range \[0, 1\].*normalisation="):
         other(case.model, 2 * x - 1, case.y)
     other(case.model, 2 * x - 1, case.y)
 

@@ -15,6 +15,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "standard": Standard, "fast": Fast, "pgd": PGD, "trades": TRADES, "mart": MART,
     "gaussian": Gaussian,
 }  # fmt: skip
-"""What a recipe's `objective.name` may be."""
+"""Values of a recipe's `objective.name`."""
 
 check_arguments(globals(), __all__)

@@ -1,4 +1,4 @@
-"""Regularisers: TASER in its forms, and the gradient penalties that it is compared with."""
+"""Regularisers: TASER in its forms, and gradient penalties to compare it with."""
 
 from taser._runtime import check_arguments
 from taser.stein import Regulariser
@@ -21,6 +21,6 @@ __all__ = [
 REGULARISERS: dict[str, type[Regulariser]] = {
     "taser": Taser, "gradient-norm": GradientNorm, "jacobian": Jacobian
 }  # fmt: skip
-"""What a recipe's `regulariser.name` may be, beside "none"."""
+"""Values of a recipe's `regulariser.name`, besides "none"."""
 
 check_arguments(globals(), __all__)

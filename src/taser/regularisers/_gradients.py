@@ -1,4 +1,4 @@
-"""Penalties on the size of an input gradient: what TASER is compared with. They need no score."""
+"""Penalties on the size of an input gradient, to compare TASER with. They need no score."""
 
 from typing import Any, Literal, get_args
 
@@ -20,19 +20,18 @@ class GradientNorm(Regulariser):
 
     norm
         "l1": how far f moves, to first order, inside an ℓ∞ ball of radius one. With of="loss" it is
-        the penalty of Rodríguez-Muñoz, Wang and Torralba (2024). "l2": the squared ℓ2 norm, alike
-        in every direction, as in Drucker and Le Cun (1992).
+        the penalty of Rodríguez-Muñoz, Wang and Torralba (2024). "l2": the squared ℓ2 norm, the
+        same in every direction, as in Drucker and Le Cun (1992).
     of
         "margin": the smooth logit margin, or `probe`; "loss": the cross-entropy of each example.
     backend
-        Of the gradient in the weights. "difference", which "auto" takes: from one difference of f
-        along v, the sign of ∇f or ∇f itself, as ‖∇f‖₁ = v·∇f and d‖∇f‖₂² = 2v·d∇f for fixed v;
-        right through every layer. "reverse": by double backward, at about twice the time.
+        How the gradient in the weights is computed. "difference" (and "auto"): by one difference of
+        f along v, the sign of ∇f or ∇f itself, as ‖∇f‖₁ = v·∇f and d‖∇f‖₂² = 2v·d∇f for fixed v;
+        right through every layer. "reverse": by double backward, in about twice the time.
     every, fraction, batchnorm, generator, seed
         As for every :class:`~taser.regularisers.Regulariser`.
 
-    BatchNorm's statistics, precision and layers are treated as in TASER, so that the score is all
-    that differs.
+    BatchNorm's statistics, precision and layers are treated as in TASER; only the score differs.
 
     >>> import torch
     >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3

@@ -1,4 +1,4 @@
-"""λ as a dual variable: the weight of a regulariser that a target for the training loss decides."""
+"""Adapt λ so that the training loss stays near a target."""
 
 import math
 
@@ -11,8 +11,8 @@ from taser._runtime import all_sum, world_size
 class TargetLoss:
     """λ that rises while the training loss is below `target`, and falls while it is above.
 
-    It is the multiplier of the problem "as small a penalty as a loss of `target` allows": one says
-    which loss on the training data is acceptable and searches no λ. At each call
+    This approximates the smallest penalty whose training loss is `target`: one chooses an
+    acceptable loss instead of searching λ. At each call
 
         log λ ← log λ + rate · (1 − loss/target), the bracket clipped to [−1, 1], and λ ≥ start.
 
@@ -25,11 +25,11 @@ class TargetLoss:
     target
         For a classifier the cross-entropy without the penalty, such as 1.0 on CIFAR-10.
     start
-        λ at the beginning, below which it never falls.
+        The first λ, and the smallest.
     rate
         With 0.01 a loss that is 20 % below its target doubles λ in 350 steps.
     weight
-        λ of now; save it with a checkpoint, and set it to go on.
+        The current λ; save it with a checkpoint and restore it when resuming.
     """
 
     def __init__(self, target: float, *, start: float = 0.01, rate: float = 0.01) -> None:

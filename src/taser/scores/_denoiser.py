@@ -1,4 +1,4 @@
-"""The denoiser: networks, EDM's preconditioning, its file, and samples."""
+"""The denoiser: networks, EDM's preconditioning, file format and sampling."""
 
 import json
 from collections.abc import Sequence
@@ -35,18 +35,18 @@ class NoiseEmbedding(nn.Module):
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(gcd(8, channels), channels)  # eight groups, or fewer that divide them
+    return nn.GroupNorm(gcd(8, channels), channels)  # at most eight groups that divide them
 
 
 def _zeroed(layer: nn.Module) -> nn.Module:
-    """A layer that starts at zero, so that the network starts as the best guess without it."""
+    """Set a layer's parameters to zero, so that its branch adds nothing at the start."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions, the noise level scaling and shifting between them, and a shortcut."""
+    """Two 3×3 convolutions with a scale and shift by the noise level between, and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, embedding: int) -> None:
         super().__init__()
@@ -69,9 +69,9 @@ class ResidualBlock(nn.Module):
 class UNet(nn.Module):
     """A convolutional U-Net for images of `channels`, conditioned on the noise level.
 
-    width: channels at full resolution; multipliers: one for each resolution, halved between;
-    blocks: at each. Published: width 128, multipliers (1, 2, 2, 2), blocks 2 to 4. patch 2 folds
-    2×2 pixels into channels first, for speed.
+    width: channels at full resolution; multipliers: of width, for each resolution (halved each
+    time); blocks: for each resolution. Published: width 128, multipliers (1, 2, 2, 2), blocks 2 to
+    4. patch 2 folds 2×2 pixels into channels first, for speed.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class UNet(nn.Module):
         """(B, channels, H, W) and the noise level, (B,) → (B, channels, H, W)."""
         if any(side % self.divisor for side in x.shape[2:]):
             sides = f"divisible by {self.divisor}; got {tuple(x.shape[2:])}"
-            raise ValueError(f"sides have to be {sides}: take fewer levels or a smaller patch")
+            raise ValueError(f"sides should be {sides}: use fewer multipliers or a smaller patch")
         embedding = self.embed(level)
         kept = [h := self.stem(x)]
         for layer in self.down:
@@ -158,7 +158,7 @@ class Denoiser(nn.Module):
     the data and m its mean. F is a :class:`UNet` for event shapes (C, H, W), a :class:`VectorNet`
     for (d,). σ is in the units of the inputs, pixels in [0, 1] for images.
 
-    event_shape: of one input; mean, std: of the data; the other options go to the network.
+    event_shape: shape of one input; mean, std: the data's; other options go to the network.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Denoiser(nn.Module):
 
     @classmethod
     def for_data(cls, x: Tensor, **network: Any) -> "Denoiser":
-        """A denoiser, not yet trained, for inputs like x: (N, *event)."""
+        """An untrained denoiser for inputs like x: (N, *event)."""
         return cls(tuple(x.shape[1:]), mean=float(x.mean()), std=float(x.std()), **network)
 
     def forward(self, x: Tensor, sigma: Tensor | float | None = None) -> Tensor:
@@ -208,7 +208,7 @@ class Denoiser(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> "Denoiser":
-        """Read what :meth:`save` wrote, in evaluation mode; float32 whatever was stored."""
+        """Read what :meth:`save` wrote, in eval mode and float32."""
         try:
             with safe_open(str(path), framework="pt") as file:
                 header = file.metadata() or {}
@@ -227,7 +227,7 @@ class Denoiser(nn.Module):
         return denoiser.eval()
 
     def __repr__(self) -> str:
-        """One line; the layers are in `.network`."""
+        """Without the layers, which are in `.network`."""
         size = sum(p.numel() for p in self.parameters()) / 1e6
         return f"Denoiser(event_shape={self.event_shape}, {size:.2f} M parameters)"
 

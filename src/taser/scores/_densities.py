@@ -1,4 +1,4 @@
-"""Densities in closed form, whose scores need no training; with noise they stay closed forms."""
+"""Densities with scores in closed form, also after added Gaussian noise."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from taser._runtime import noise_like
 
 from ._score import NoisedScore, check_floating, check_sigma
 
-CHUNK = 1024  # inputs at a time, which bounds the memory of a kernel density
+CHUNK = 1024  # inputs at a time, to bound the memory of a kernel density
 
 
 class Density(nn.Module, ABC):
@@ -33,7 +33,7 @@ class Density(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """∇log p at x: (B, *event) → (B, *event), detached."""
         rows = self._rows(x)
-        # Half precision would lose the digits in which neighbours differ.
+        # In half precision neighbours could coincide.
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             return self._score(rows).to(x.dtype).view(x.shape)
 
@@ -47,13 +47,13 @@ class Density(nn.Module, ABC):
             return self._sample(n, generator).view(n, *self.event_shape)
 
     def at(self, *, sigma: float) -> "DensityScore":
-        """The score after noise: of the law of x + σε, with pairs and noised points."""
+        """The score of x + σε, with :meth:`NoisedScore.noised` and :meth:`NoisedScore.paired`."""
         return DensityScore(self, sigma)
 
     def _rows(self, x: Tensor) -> Tensor:
         check_floating("x", x)
         if tuple(x.shape[1:]) != self.event_shape:
-            wanted = f"{type(self).__name__} is of inputs of shape {self.event_shape}"
+            wanted = f"{type(self).__name__} expects inputs of shape {self.event_shape}"
             raise ValueError(f"{wanted}; got x of shape {tuple(x.shape)}")
         return x.flatten(1).to(next(self.buffers()).dtype)
 
@@ -192,7 +192,7 @@ class Gaussian(GaussianMixture):
         if not 0.0 <= shrinkage <= 1.0:
             raise ValueError(f"shrinkage should lie in [0, 1]; got {shrinkage}")
         if len(x) < 2 or not bool(x.isfinite().all()):
-            raise ValueError(f"a Gaussian is fitted to two or more finite inputs; got {len(x)}")
+            raise ValueError(f"a Gaussian needs two or more inputs, all finite; got {len(x)}")
         rows = x.flatten(1)
         sample = torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
         isotropic = sample.diagonal().mean() * torch.eye(len(sample)).to(sample)
@@ -210,11 +210,11 @@ class Gaussian(GaussianMixture):
 
 
 class KernelDensity(Density):
-    """(1/n) Σ_i N(x_i, h² I): the law of the data after noise of standard deviation h.
+    """(1/n) Σ_i N(x_i, h² I): the distribution of the data after noise of standard deviation h.
 
-    Its score s(x) = (Σ_i π_i(x) x_i − x)/h² pulls towards the average of the near data points. At
-    the data points a narrow estimate has almost no score: take h no smaller than the distance
-    between neighbours, or evaluate it at noised points.
+    Its score s(x) = (Σ_i π_i(x) x_i − x)/h² points to the average of the data points near x. At the
+    data points the score almost vanishes if h is small: take h no smaller than the distance between
+    neighbours, or evaluate it at noised points.
 
     points: (n, *event); bandwidth: h, in the units of the inputs.
     """
@@ -236,7 +236,7 @@ class KernelDensity(Density):
 
     def _log_kernels(self, x: Tensor) -> Tensor:
         """log N(x; x_i, h² I), (B, n)."""
-        # The plain difference: cdist's matrix-product route loses digits when points are close.
+        # cdist by matrix products would lose digits when points are close.
         distance = torch.cdist(x, self.points, compute_mode="donot_use_mm_for_euclid_dist")
         constant = self.dim * math.log(self.bandwidth * math.sqrt(2 * math.pi))
         return -0.5 * (distance / self.bandwidth).square() - constant

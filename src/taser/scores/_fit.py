@@ -23,17 +23,17 @@ from taser.models._copies import EMA
 from ._denoiser import Denoiser
 
 CHANGEABLE = ("steps", "minutes", "save_every")  # may differ when a training is resumed
-TIMED = 3  # steps, for an estimate
+TIMED = 3  # steps that are timed for an estimate
 
 
 @dataclass(frozen=True)
 class FitConfig:
     """How a denoiser is trained.
 
-    It ends after `steps` or, if given, after `minutes` of training, those before a resumption
-    included. ln σ is drawn from N(noise_mean, noise_std²); EDM's mean −1.2 for [-1, 1] is −1.9 on
-    pixels in [0, 1]. The rate warms up and falls to zero as a cosine. For images the network
-    computes in bfloat16 where the hardware has it.
+    It ends after `steps` or, if given, after `minutes` of training, including those before a
+    resumption. ln σ is drawn from N(noise_mean, noise_std²); EDM's mean −1.2 for [-1, 1] is −1.9 on
+    pixels in [0, 1]. The learning rate warms up and falls to zero as a cosine. For images the
+    network computes in bfloat16 where the hardware has it.
     """
 
     steps: int = 2000
@@ -57,7 +57,7 @@ class FitConfig:
 
 
 def denoising_loss(denoiser: Denoiser, x: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
-    """E[w(σ) ‖D(x + σε; σ) − x‖²] with w = (σ² + d²)/(σd)², which weighs all levels alike."""
+    """E[w(σ) ‖D(x + σε; σ) − x‖²] with w = (σ² + d²)/(σd)², EDM's equal weight for all levels."""
     wide = rows_like(sigma, x)
     error = denoiser(x + wide * noise, sigma) - x
     weight = (wide.square() + denoiser.std**2) / (wide * denoiser.std).square()
@@ -72,7 +72,7 @@ def fit(
 
     With `checkpoint` the state is saved in that folder every `save_every` seconds, and a later call
     resumes from it: bit for bit with the same arguments, unless the minutes end the run. `steps`
-    and `minutes` may differ from those of the call before.
+    and `minutes` may change between calls.
     """
     run = _Run(denoiser, x, config)
     if checkpoint is not None:
@@ -128,15 +128,15 @@ class _Run:
 
     @property
     def position(self) -> int:
-        """The steps taken; with minutes, those that the clock makes of it if they are more."""
+        """Steps done; with `minutes`, at least the elapsed share of them times `steps`."""
         if self.config.minutes is None:
             return self.step
         done = max(self.step / self.config.steps, self.elapsed / (60 * self.config.minutes))
         return int(min(1.0, done) * self.config.steps)
 
     def advance(self) -> float:
-        """One step of the optimiser; the loss before it."""
-        # Examples, noise levels and noise are drawn on the CPU: alike on every device.
+        """One step of the optimiser; returns the loss before it."""
+        # Examples, noise levels and noise are drawn on the CPU: the same on every device.
         size = min(self.config.batch, len(self.x))
         rows = torch.randint(len(self.x), (size,), generator=self.generator)
         x = self.x[rows.to(self.x.device)].to(self.device)

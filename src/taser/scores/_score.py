@@ -1,4 +1,4 @@
-"""Scores at a noise level, Tweedie's formula, and scores in other coordinates."""
+"""Scores at a noise level, Tweedie's formula, and changes of coordinates."""
 
 import copy
 import math
@@ -22,11 +22,11 @@ class Score(Protocol):
     def __call__(self, x: Tensor, /) -> Tensor: ...
 
 
-REFERENCE_TIMESTEP = 50  # the paper's, of DDPM's linear schedule
+REFERENCE_TIMESTEP = 50  # the paper's, in DDPM's linear schedule
 
 
 def pixel_sigma(alpha_bar: float) -> float:
-    """The noise of ᾱ on pixels in [0, 1]: half of that on [-1, 1], √ᾱ u + √(1−ᾱ) ε over √ᾱ."""
+    """σ on pixels in [0, 1]: half of √((1−ᾱ)/ᾱ), which √ᾱ u + √(1−ᾱ) ε has relative to √ᾱ u."""
     return 0.5 * ((1 - alpha_bar) / alpha_bar) ** 0.5 if alpha_bar > 0 else math.inf
 
 
@@ -39,7 +39,7 @@ def _ddpm_sigmas() -> list[float]:
 def sigma_of(timestep: int) -> float:
     """The noise of a timestep as a standard deviation on pixels in [0, 1]. At t = 50: 0.088.
 
-    Of DDPM's linear schedule: ᾱ_t = Π_{i≤t} (1 − β_i), β from 1e-4 to 0.02 in 1000 steps.
+    DDPM's linear schedule: ᾱ_t = Π_{i≤t} (1 − β_i), β from 1e-4 to 0.02 in 1000 steps.
     """
     return noise_level(timestep, None)
 
@@ -68,9 +68,9 @@ def check_floating(name: str, given: Tensor) -> None:
 def noise_level(
     timestep: int | None, sigma: float | None, sigmas: Sequence[float] | None = None
 ) -> float:
-    """σ from a timestep or from itself; the reference timestep's if neither is given.
+    """σ, given itself or by a timestep; by default at the reference timestep.
 
-    sigmas: of each timestep, by default those of DDPM's linear schedule.
+    sigmas: σ of each timestep, by default in DDPM's linear schedule.
     """
     if timestep is not None and sigma is not None:
         raise ValueError(f"give timestep or sigma, not both; got {timestep} and {sigma}")
@@ -84,9 +84,9 @@ def noise_level(
 
 
 class NoisedScore(nn.Module):
-    """s_σ = ∇log p_σ, p_σ the law of x + σε: the score of the data after noise of deviation σ.
+    """s_σ = ∇log p_σ, p_σ the distribution of x + σε: the score of the data with noise of size σ.
 
-    The Stein identity E[L f] = 0 holds for it at noised points, which :meth:`noised` draws.
+    With it the Stein identity E[L f] = 0 holds at noised points, which :meth:`noised` draws.
     """
 
     sigma: float
@@ -101,7 +101,7 @@ class NoisedScore(nn.Module):
     def paired(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(s(x + σε) − s(x − σε))/2 for a draw of ε, (B, *) → (B, *); its mean over ε is zero.
 
-        About −Jε/σ with J = −σ²∇s; the part of the score that does not depend on ε cancels.
+        About −Jε/σ with J = −σ²∇s; the part of the score that is the same at both cancels.
         """
         return self.along(x, noise_like(x, generator))
 
@@ -117,13 +117,13 @@ Precision = Literal["float32", "bfloat16", "auto"]  # "auto": bfloat16 where the
 
 
 class DenoisingScore(NoisedScore):
-    """s_σ(x) = (D(x; σ) − x)/σ², the score of the data's law after noise of deviation σ.
+    """s_σ(x) = (D(x; σ) − x)/σ², the score of the data with noise of standard deviation σ.
 
     D(x; σ) = E[x₀ | x₀ + σε = x] is the posterior mean, which every diffusion model learns in one
     parameterisation or another (Tweedie's formula).
 
-    precision: in which D computes. bfloat16 moves a score by less than a hundredth, for half the
-    time, if D predicts the noise, as ours do; any other D, rounded, loses digits in D − x.
+    precision: of D's computation. If D predicts the noise, as ours do, bfloat16 changes a score by
+    less than 1 % and halves the time; any other D loses digits in D − x.
     """
 
     def __init__(self, denoise: Denoise, sigma: float, *, precision: Precision = "float32") -> None:
@@ -131,13 +131,13 @@ class DenoisingScore(NoisedScore):
         if precision not in get_args(Precision):
             raise ValueError(f"precision should be one of {get_args(Precision)}; got {precision!r}")
         self.denoise, self.sigma = denoise, check_sigma(sigma)
-        self.sigmas: Sequence[float] | None = None  # of a diffusion model's own timesteps
-        self.factor = 1.0  # of the score; see :func:`normalised`
+        self.sigmas: Sequence[float] | None = None  # σ of a diffusion model's timesteps
+        self.factor = 1.0  # multiplies the score; see :func:`normalised`
         self.precision: Precision = precision
         self.eval()
 
     def train(self, mode: bool = True) -> Self:  # noqa: ARG002
-        """Stays in evaluation mode, whatever holds it: a score with dropout would not be one."""
+        """Stays in eval mode, also inside other modules: dropout would falsify the score."""
         return super().train(False)
 
     @torch.no_grad()
@@ -152,22 +152,21 @@ class DenoisingScore(NoisedScore):
         if denoised.shape != x.shape:
             given, got = tuple(x.shape), tuple(denoised.shape)
             raise ValueError(f"a denoiser should return the shape it was given, {given}; got {got}")
-        full = torch.promote_types(own, torch.float32)  # of a network in half precision, too
+        full = torch.promote_types(own, torch.float32)  # also if the network is in half precision
         s = self.factor * (denoised.to(full) - inside.to(full)) / self.sigma**2
         return s.to(x.dtype).detach()
 
     def at(self, *, timestep: int | None = None, sigma: float | None = None) -> "DenoisingScore":
         """The same denoiser at another noise level: a timestep, or σ.
 
-        The timestep is of the diffusion model's own schedule if it has one, else of DDPM's linear
-        schedule.
+        Timesteps are those of the diffusion model's schedule, or by default DDPM's linear one.
         """
-        score = copy.copy(self)  # of the same network
+        score = copy.copy(self)  # it shares the network
         score.sigma = noise_level(timestep, sigma, self.sigmas)
         return score
 
     def __repr__(self) -> str:
-        """One line: the layers of a diffusion model would fill pages."""
+        """Without the layers, which would fill pages."""
         size = sum(parameter.numel() for parameter in self.parameters()) / 1e6
         network = next((type(part).__name__ for part in self.children()), None)
         by = f"{network}, {size:.2f} M parameters" if network else "a function"
@@ -177,9 +176,9 @@ class DenoisingScore(NoisedScore):
 class Affine(nn.Module):
     """A score given in u = scale·x + shift, turned into a score in x.
 
-    The chain rule of ∇log p:  s_x(x) = scale · s_u(scale·x + shift); r_x = scale² · r_u for a
-    number, so a weight λ has a meaning only in named coordinates. From [-1, 1] to pixels in
-    [0, 1]: Affine(score, scale=2, shift=-1).
+    By the chain rule s_x(x) = scale · s_u(scale·x + shift), and r_x = scale² · r_u for a scalar
+    scale, so λ depends on the coordinates. From [-1, 1] to pixels in [0, 1]:
+    Affine(score, scale=2, shift=-1).
 
     scale, shift: numbers, or tensors that broadcast against one input (per channel: (C, 1, 1)).
     """
@@ -209,9 +208,9 @@ class Affine(nn.Module):
 
 
 def normalised(score: DenoisingScore, x: Tensor, reference_sigma: float) -> DenoisingScore:
-    """The score times c, with the standard deviation on x that it has at the reference level.
+    """The score times c, so that its standard deviation on x is that at the reference level.
 
-    c_t = std(s_ref)/std(s_t) on x: (N, *), as the paper wants it; its formula is upside down.
+    c_t = std(s_ref)/std(s_t) on x: (N, *), as the paper intends; its formula is inverted.
     """
     reference, here = score.at(sigma=reference_sigma)(x).std(), score(x).std()
     if not float(here) > 0:

@@ -273,7 +273,7 @@ class SharedPass(TorchFunctionMode):
         elif training and x.dtype == running_mean.dtype and x.numel() > x.shape[1]:
             running = running_mean, running_var
             y, *found = normalised_with_statistics(x, *running, *affine, momentum, eps)
-        else:  # in half precision the layer's own statistics are too rough
+        else:  # in half precision the layer's statistics are too rough
             found = [*mean_and_variance(full_precision(x))]
             y = func(*args, **(kwargs or {}))
         self.statistics[key] = found[0], found[1]
@@ -402,7 +402,7 @@ class PassRecorder:
         wanted = wanted and self._recording is None and not SharedPass.active
         if wanted and isinstance(x, Tensor) and not x.requires_grad:
             self._recording = SharedPass(model).__enter__()
-            self._recording.passes = 1  # its own hook does not count this forward
+            self._recording.passes = 1  # its hook came too late to count this forward
 
     def _end(self, _model: nn.Module, inputs: tuple, outputs: object) -> None:
         shared, self._recording = self._recording, None

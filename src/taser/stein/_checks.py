@@ -1,4 +1,4 @@
-"""What the operator refuses: wrong inputs and options, and layers whose derivatives are wrong."""
+"""Checks of inputs, options and layers whose derivatives are wrong; each raises an error."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,16 +22,16 @@ Operator = Literal["langevin", "first_order"]
 Distribution = Literal["rademacher", "gaussian"]
 
 
-COMPARED = 4  # examples on which two ways to compute the same are compared
+COMPARED = 4  # examples on which two computations of f are compared
 TOLERANCE = 1e-3
 
 
 class UnsupportedLayer(ValueError):
-    """A layer that this backend cannot differentiate; the message names one that works."""
+    """A layer that this backend cannot differentiate; the message names a backend that works."""
 
 
 def check_layers(model: Callable, backend: Backend = "difference") -> None:
-    """Raise for modules and parameters through which `backend` has no right derivative."""
+    """Raise for modules and parameters whose derivatives by `backend` would be wrong."""
     named = model.named_modules() if isinstance(model, nn.Module) else ()
     for name, module in named:
         kind, second = type(module), backend != "difference"
@@ -65,7 +65,7 @@ def check_layers(model: Callable, backend: Backend = "difference") -> None:
 
 
 def check_gradient(value: Tensor, model: nn.Module) -> None:
-    """Raise if gradients are wanted and the penalty has none."""
+    """Raise if autograd is on and the penalty has no gradient in the parameters."""
     wanted = torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
     if wanted and not value.requires_grad:
         raise ValueError(
@@ -75,7 +75,7 @@ def check_gradient(value: Tensor, model: nn.Module) -> None:
 
 
 def warn_of_tf32(model: Callable) -> None:
-    """Rounding to TF32 is magnified by a difference."""
+    """Warn if convolutions may run in TF32, whose rounding a difference magnifies."""
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     if torch.backends.cudnn.allow_tf32 and any(p.is_cuda for p in parameters):
         warn_user(
@@ -85,9 +85,9 @@ def warn_of_tf32(model: Callable) -> None:
 
 
 def check_coupling(f: Probed, x: Tensor) -> None:
-    """Raise if f of an example is another in a batch of its copies than in x, (B, *).
+    """Raise if an example's output changes with the other examples of its batch, x: (B, *).
 
-    So hand-written batch statistics are found. A network that draws random numbers is left out.
+    This finds hand-written batch statistics. Networks that draw random numbers are not checked.
     """
     few, alone = x[:COMPARED], x[:1].expand_as(x[:COMPARED])
     with torch.no_grad():
@@ -99,23 +99,23 @@ def check_coupling(f: Probed, x: Tensor) -> None:
     if torch.equal(together, again) and not bool(same):
         raise UnsupportedLayer(
             "the model's output for an example depends on the other examples of the batch, as with "
-            "statistics over dimension 0 that its forward computes: no residual is its own. Use a "
-            "norm of torch's, such as nn.BatchNorm2d or nn.GroupNorm"
+            "statistics over dimension 0 that its forward computes, so residuals are not per "
+            "example. Use a norm of torch, such as nn.BatchNorm2d or nn.GroupNorm"
         )
 
 
 def place(layer: str) -> str:
-    """How an error names a module, given its dotted name."""
+    """A module's dotted name as errors show it."""
     return f"layer '{layer}'" if layer else "the model"
 
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Run LayerNorm, InstanceNorm and attention from operations whose derivatives are all right.
+    """Compute LayerNorm, InstanceNorm and attention by operations whose derivatives are right.
 
     The fused LayerNorm and InstanceNorm have a silently wrong third derivative (up to 70 % off in
     the parameter gradient of a Laplacian: pytorch#186256, #175754), and the fused attention has
-    no second derivative. Only what is called inside this context is replaced.
+    no second derivative. Only calls inside this context are replaced.
     """
     with sdpa_kernel(SDPBackend.MATH), _PlainNorms():
         yield
@@ -146,7 +146,7 @@ def instance_norm(
     """(x − mean)/√(var + eps)·weight + bias of every channel, a GroupNorm of as many groups."""
     if use_input_stats:
         return torch.group_norm(x, x.shape[1], weight, bias, eps)
-    # By running statistics: an affine map, which every kernel gets right.
+    # With running statistics it is an affine map, which the kernel differentiates right.
     return F.instance_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
 
 
@@ -158,9 +158,9 @@ _PLAIN: dict[Callable, Callable] = {
 
 
 class Watched:
-    """A function whose first call is watched for kernels that `backend` cannot work with."""
+    """A function whose first call is inspected for kernels that `backend` cannot differentiate."""
 
-    kinked = False  # whether a kernel ran whose first derivative jumps
+    kinked = False  # whether the first derivative of some kernel jumps
 
     def __init__(self, function: Callable[[Tensor], Tensor], backend: Backend, graph: bool) -> None:
         self.function = function
@@ -181,16 +181,16 @@ KINKS = (
     "hardtanh", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "abs", "clamp",
     "clamp_min", "clamp_max", "maximum", "minimum", "max", "amax",
 )  # fmt: skip
-"""Kernels whose first derivative jumps, beside max-pooling."""
+"""Kernels whose first derivative jumps, besides max-pooling."""
 
 
 class KernelWatch(TorchDispatchMode):
-    """Inspects every kernel that runs, of modules and of functional calls."""
+    """Inspects every kernel that runs, from modules and functional calls."""
 
     def __init__(self, backend: Backend, graph: bool) -> None:
         super().__init__()
         self.backend = backend
-        self.graph = graph  # whether parameter gradients of the residual will be wanted
+        self.graph = graph  # whether the residual needs parameter gradients
         self.layers: list[str] = []
         self.kinked = False
 
@@ -206,21 +206,21 @@ class KernelWatch(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         before = args[0].clone()  # the kernel may work in place
         output = func(*args, **(kwargs or {}))
-        # A clamp to [0, 1] of pixels changes nothing, nor that of a norm away from zero.
+        # A clamp that changes no value is no kink: of pixels to [0, 1], of a norm away from zero.
         self.kinked = not isinstance(output, Tensor) or not torch.equal(before, output)
         return output
 
     def problem(self, func: Any, args: tuple) -> str | None:
-        """What is wrong with this kernel here, or None."""
+        """Why this kernel cannot be differentiated, or None."""
         name = kernel_name(func)
         if _uses_batch_statistics(func, args):
             if args[0].shape[0] > 1:
                 return (
-                    "normalises by the statistics of the batch, which couples the examples: no "
-                    "residual is its own. Put it in evaluation mode, as taser.SteinPenalty does "
-                    "with a module; without running statistics use another norm, as GroupNorm"
+                    "normalises by the statistics of the batch, which couples the examples. Put it "
+                    "in eval mode, as taser.SteinPenalty does with a module; without running "
+                    "statistics use another norm, such as GroupNorm"
                 )
-            name = "native_instance_norm"  # which folds the batch into the channels
+            name = "native_instance_norm"  # it folds the batch into the channels
         if self.backend == "difference":
             if _draws_random_numbers(func, args):
                 return (
@@ -243,12 +243,12 @@ class KernelWatch(TorchDispatchMode):
 
 
 def kernel_name(func: Any) -> str:
-    """Without its namespace and overload: "relu"."""
+    """The name without namespace and overload, such as "relu"."""
     return func.name().removeprefix("aten::").partition(".")[0]
 
 
 def _uses_batch_statistics(func: Any, args: tuple) -> bool:
-    """A BatchNorm kernel in training mode."""
+    """Whether this is a BatchNorm kernel in training mode."""
     name = func.name()
     if "batch_norm" not in name or "backward" in name:
         return False
@@ -257,7 +257,7 @@ def _uses_batch_statistics(func: Any, args: tuple) -> bool:
 
 
 def _draws_random_numbers(func: Any, args: tuple) -> bool:
-    """A kernel that takes from the random state, as dropout does in training mode only."""
+    """Whether this kernel draws random numbers, as dropout does in training mode."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     given = {argument.name: argument.default_value for argument in func._schema.arguments}
@@ -294,20 +294,20 @@ PIECEWISE_LINEAR = (
     nn.modules.padding._ReplicationPadNd, nn.modules.padding._CircularPadNd,
     nn.Upsample, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Fold, nn.Unfold,
 )  # fmt: skip
-"""torch's layers that are linear in their input, piece by piece."""
+"""Layers of torch that are piecewise linear in their input."""
 
 NO_LAYERS = (
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict,
     nn.modules.loss._Loss,
 )  # fmt: skip
-"""Held by networks without a part in the outputs: empty containers, and what trains them."""
+"""Modules that do not compute outputs: containers and losses."""
 
 
 def curved_layer(model: object) -> str | None:
-    """The first layer of torch's own that is not piecewise linear, or None."""
+    """The first layer of torch.nn that is not piecewise linear, or None."""
     named = model.named_modules() if isinstance(model, nn.Module) else ()
     for name, module in named:
-        layer = type(module).__module__.startswith("torch.nn.modules")  # nn.utils: of weights
+        layer = type(module).__module__.startswith("torch.nn.modules")  # not nn.utils, for weights
         leaf = not any(module.children())
         if leaf and layer and not isinstance(module, PIECEWISE_LINEAR + NO_LAYERS):
             return f"{place(name)} ({type(module).__name__})"
@@ -318,16 +318,16 @@ def curved_layer(model: object) -> str | None:
 def is_curved(f: Probed, x: Tensor) -> bool | None:
     """Whether the outputs have a Hessian at x, along one direction and for one mix of outputs.
 
-    x: (B, *). For a network of ReLUs and affine maps it is zero to the last bit; a smooth operation
-    anywhere makes it non-zero at almost every x. None if that cannot be seen: the outputs do not
-    change with x here, or change linearly, or autograd has no second derivative.
+    x: (B, *). For a network of ReLUs and affine maps it is exactly zero; any smooth operation makes
+    it non-zero at almost every x. None if that cannot be decided: near x the outputs are constant
+    or linear, or autograd has no second derivative.
     """
     generator = torch.Generator(device=x.device).manual_seed(0)
     x = x[:COMPARED].detach().requires_grad_()
     with torch.autocast(x.device.type, enabled=False), plain_kernels():
         outputs = Watched(f.model, "reverse", graph=False)(x.clone())
     if not isinstance(outputs, Tensor):
-        return True  # for all that is known: only the probe can read them
+        return True  # outputs are not a tensor; assume curvature
     mix = torch.randn(outputs.shape, generator=generator, device=x.device).to(outputs.dtype)
     (gradient,) = torch.autograd.grad((outputs * mix).sum(), x, create_graph=True)
     if not gradient.requires_grad or not bool(gradient.any()):
@@ -346,7 +346,7 @@ def has_kinks(model: Callable, x: Tensor) -> bool:
 
 
 def check_piecewise_linear(f: Probed, x: Tensor) -> None:
-    """Raise, naming the layer if it is one of torch's, unless the network is piecewise linear."""
+    """Raise, naming the layer if it is in torch.nn, unless the network is piecewise linear."""
     where = curved_layer(f.model)
     if where is None and not is_curved(f, x):
         return
@@ -357,13 +357,13 @@ def check_piecewise_linear(f: Probed, x: Tensor) -> None:
     )
 
 
-BRIGHT = 10.0  # more than any usual normalisation makes of pixels
+BRIGHT = 10.0  # larger than normalised pixels ever are
 
 
 def check_inputs(x: Tensor, s: Tensor | None, first: bool = True) -> None:
     """Raise unless x and s are finite floats of one shape and s carries no graph.
 
-    Reading back from an accelerator makes it wait, so later calls are not checked for NaN there.
+    On an accelerator, which would have to wait, only the first call is checked for NaN.
     """
     _check_floating("x", x, "images scaled to [0, 1]")
     if x.ndim < 2 or not len(x):
@@ -401,7 +401,7 @@ def check_labels(y: Tensor | None, x: Tensor) -> None:
 def check_options(
     operator: str, backend: str, probes: int, step: float | None, chunk: int | None
 ) -> None:
-    """Raise for an option that does not exist, saying which do."""
+    """Raise for an invalid option, listing the valid ones."""
     check_choice("operator", operator, get_args(Operator))
     check_choice("backend", backend, ("auto", *get_args(Backend)))
     check_count("probes", probes)
@@ -414,7 +414,7 @@ def check_options(
 def spread(x: Tensor) -> Tensor:
     """The root mean square deviation of x, (B, *), from the mean of the batch, a scalar.
 
-    Of one example, from its own mean; at least a hundredth of the largest entry; never zero.
+    For one example, from the mean of its entries; at least 1 % of the largest entry; never zero.
     """
     x = x.detach().flatten(1)
     mean = x.mean(0) if len(x) > 1 else x.mean()
@@ -423,15 +423,15 @@ def spread(x: Tensor) -> Tensor:
 
 
 def check_step(step: float | None, x: Tensor, operator: Operator) -> None:
-    """Raise for a step that the rounding of x or of f hides, or that leads far away from x."""
+    """Raise for a step so short that rounding dominates, or so long that it leaves the data."""
     if step is None:
         return
     size = float(spread(x))
     smallest = torch.finfo(x.dtype).eps ** (0.5 if operator == "langevin" else 1.0)
     if not smallest < step / size < 100:
         raise ValueError(
-            f"step={step:g} is no use for inputs that spread by {size:.2g}: it should lie between "
-            f"{smallest * size:.1g} and {100 * size:.1g}; None takes a good one"
+            f"step={step:g} is out of range for inputs with standard deviation {size:.2g}: it "
+            f"should lie between {smallest * size:.1g} and {100 * size:.1g}; None chooses one"
         )
 
 

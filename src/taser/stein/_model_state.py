@@ -40,7 +40,7 @@ def eval_mode(model: object, *, freeze: bool = False) -> Iterator[None]:
     In training mode BatchNorm couples the examples of a batch and changes its running statistics,
     and dropout draws. The flags are set directly, because a model may override `eval()`.
 
-    freeze: no gradients for parameters, so that a backward pass computes those of the input only.
+    freeze: no gradients for parameters, so that a backward pass computes input gradients only.
     """
     module = check_module(model)
     # cuDNN differentiates recurrent layers in training mode only; without dropout modes are equal.
@@ -70,7 +70,7 @@ def restored_rng(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def restored_buffers(module: nn.Module, kept: tuple[type[nn.Module], ...] = ()) -> Iterator[None]:
-    """Copies in place of the buffers, so that forwards leave the module's own as they were.
+    """Replace buffers by copies meanwhile, so that forwards leave the module's buffers unchanged.
 
     A graph that saved a copy stays valid. kept: layers whose buffers are not replaced.
     """

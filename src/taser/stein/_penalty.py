@@ -32,7 +32,7 @@ from ._checks import (
 from ._model_state import any_compiled, check_module, restored_rng, unwrap_ddp
 from ._residual import BackendChoice, choose_backend, logger, residuals
 
-CENTERS = ("batch", "running", "none")
+CenterName = Literal["batch", "running", "none"]
 
 
 class Regulariser(nn.Module, ABC):
@@ -227,7 +227,7 @@ class SteinPenalty(Regulariser):
 
     def __init__(
         self, probe: Probe | None = None, *, operator: Operator = "langevin",
-        backend: Backend | Literal["auto"] = "auto", probes: int = 1,
+        backend: Literal["auto", Backend] = "auto", probes: int = 1,
         distribution: Distribution = "rademacher", step: float | None = None,
         chunk: int | None = None, center: str | float = "batch", detach_mean: bool = True,
         momentum: float = 0.99, unbiased: bool = False, every: int = 1, fraction: float = 1.0,
@@ -364,7 +364,7 @@ class Center(nn.Module):
     def __init__(self, kind: str | float, momentum: float, detach: bool) -> None:
         super().__init__()
         if isinstance(kind, str) or not math.isfinite(kind):
-            check_choice("center", kind, (*CENTERS, "a finite number"))
+            check_choice("center", kind, (*get_args(CenterName), "a finite number"))
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"momentum should lie in [0, 1); got {momentum}")
         self.kind = kind

@@ -43,7 +43,7 @@ Function = Callable[[Tensor], Tensor]
 
 def stein_residual(
     f: Function, x: Tensor, s: Tensor, *, operator: Operator = "langevin",
-    backend: Backend | Literal["auto"] = "reverse", probes: int = 1,
+    backend: Literal["auto", Backend] = "reverse", probes: int = 1,
     distribution: Distribution = "rademacher", generator: torch.Generator | None = None,
     step: float | None = None, chunk: int | None = None,
 ) -> Tensor:  # fmt: skip
@@ -144,7 +144,7 @@ def residuals(
 
 
 def choose_backend(
-    f: Function, x: Tensor, operator: Operator, wanted: Backend | Literal["auto"]
+    f: Function, x: Tensor, operator: Operator, wanted: Literal["auto", Backend]
 ) -> BackendChoice:
     """The fastest backend that is right for f, unless one is wanted.
 

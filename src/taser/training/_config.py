@@ -9,8 +9,16 @@ from pydantic.dataclasses import dataclass
 
 from taser._names import hint
 from taser._settings import SETTINGS, Count, NotNegative, Number, Positive, Share, Whole
+from taser.attacks import Norm
 from taser.objectives import OBJECTIVES
+from taser.objectives._objective import Task
 from taser.regularisers import REGULARISERS
+from taser.regularisers._gradients import Of, Size
+from taser.regularisers._taser import FormName
+from taser.scores._score import Precision
+from taser.stein._batchnorm import Statistics
+from taser.stein._checks import Backend, Operator
+from taser.stein._penalty import CenterName
 
 
 def _one_of(registry: Mapping[str, Any], *others: str) -> Any:
@@ -45,7 +53,7 @@ class DataConfig:
     size: Count | None = None
     target: str | None = None
     ignore: tuple[str, ...] = ()
-    task: Literal["classification", "regression"] | None = None
+    task: Task | None = None
     extra: str | None = None
     extra_share: Share = 0.7
     seed: Whole = 0
@@ -85,7 +93,7 @@ class ObjectiveConfig:
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
-    norm: Literal["linf", "l2", "l1"] = "linf"
+    norm: Norm = "linf"
     epsilon: NotNegative = 8 / 255
     threat: dict[str, Any] = field(default_factory=dict)
     steps: Count = 10
@@ -136,25 +144,25 @@ class RegulariserConfig:
     """
 
     name: Annotated[str, _one_of(REGULARISERS, "none")] = "none"
-    form: Literal["steepest", "paired", "noised", "mixed", "paper"] = "steepest"
+    form: FormName = "steepest"
     weight: NotNegative = 0.3
     target_loss: Positive | None = None
     ramp: Share = 0.1
-    norm: Literal["l1", "l2"] = "l2"
-    of: Literal["margin", "loss"] = "margin"
-    operator: Literal["langevin", "first_order"] | None = None
-    center: Literal["batch", "running", "none"] | None = None
-    backend: Literal["auto", "difference", "reverse", "piecewise_linear", "exact"] = "auto"
+    norm: Size = "l2"
+    of: Of = "margin"
+    operator: Operator | None = None
+    center: CenterName | None = None
+    backend: Literal["auto", Backend] = "auto"
     probes: int = 1
     step: Number | None = None
     unbiased: bool = False
-    batchnorm: Literal["auto", "running"] = "auto"
+    batchnorm: Statistics = "auto"
     every: int | None = None
     fraction: Number | None = None
     score: str = "auto"
     timestep: int = 50
     sigma: Number | None = None
-    precision: Literal["float32", "bfloat16", "auto"] | None = None
+    precision: Precision | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     @model_validator(mode="before")

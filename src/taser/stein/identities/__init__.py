@@ -1,4 +1,4 @@
-"""Is a score that of a law of samples? By the Stein identity and the kernel Stein discrepancy."""
+"""Test whether a score belongs to the distribution of given samples: Stein identity, KSD."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class Estimate:
         return self.value / self.stderr
 
     def consistent_with(self, target: float = 0.0, *, z: float = 4.0) -> bool:
-        """Whether `target` lies within z standard errors; by chance 1 in 16,000 misses 4."""
+        """Whether `target` is within z standard errors; a true one is outside 4 once in 16,000."""
         return abs(self.value - target) <= z * self.stderr
 
     def __str__(self) -> str:
@@ -67,21 +67,21 @@ def stein_identity(
     f: Function, x: Tensor, s: Tensor, *, backend: Backend = "reverse", probes: int = 1,
     step: float | None = None, generator: torch.Generator | None = None, batch: int = 256,
 ) -> Estimate:  # fmt: skip
-    """E_p[L_p f] = E_p[Δf + s·∇f] (app-langevin-identity): zero if s is the score of x's law.
+    """E_p[L_p f] = E_p[Δf + s·∇f]: zero if s is the score of p (the paper's Stein identity).
 
     f: (B, *) → (B,); x: (n, *), independent draws from p that the score has not been fitted to;
-    s: like x, the score there. A value many standard errors from zero says that s is not the
-    score of p; a value near zero says so only of this f, so test several.
+    s: like x, the score there. A value many standard errors from zero shows that s is not the
+    score of p; a value near zero shows nothing for other f, so test several.
 
-    backend, probes, step, generator: as for :func:`taser.stein_residual`. f has to be smooth: of a
-    ReLU network's kinks only "difference" sees the curvature. batch: rows at once.
+    backend, probes, step, generator: as for :func:`taser.stein_residual`. f has to be smooth: only
+    "difference" includes the curvature of a ReLU network's kinks. batch: rows at once.
 
     >>> import torch
     >>> x = torch.randn(5000, 2, generator=torch.Generator().manual_seed(0))
     >>> f = lambda x: x.cos().sum(1)
     >>> stein_identity(f, x, -x).consistent_with(0)        # the score of N(0, I)
     True
-    >>> stein_identity(f, x, -1.3 * x).consistent_with(0)  # that of a narrower law
+    >>> stein_identity(f, x, -1.3 * x).consistent_with(0)  # the score of a narrower normal
     False
     """
     check_inputs(x, s)
@@ -111,7 +111,7 @@ RadialKernel = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def inverse_multiquadric(u: Tensor, c: float) -> tuple[Tensor, Tensor, Tensor]:
-    """k(x, y) = (c² + ‖x − y‖²)^(−1/2), whose slow decay sees the tails too."""
+    """k(x, y) = (c² + ‖x − y‖²)^(−1/2), whose slow decay includes the tails."""
     base = c**2 + u
     k = base.rsqrt()
     return k, -k / (2 * base), 3 * k / (4 * base.square())
@@ -125,7 +125,7 @@ def radial_basis(u: Tensor, c: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tensor) -> Tensor:
-    """k_p(x_i, y_j) (app-stein-kernel) for all pairs: x, s: (n, d); y, t: (m, d) → (n, m).
+    """The Stein kernel k_p(x_i, y_j) for all pairs: x, s: (n, d); y, t: (m, d) → (n, m).
 
     With the scores s and t of p at x and y, D = x − y, u = ‖D‖² and k = φ(u) it is
     k_p = φ s·t + 2φ' (t − s)·D − 4φ''u − 2dφ'.
@@ -140,7 +140,7 @@ def stein_kernel(kernel: RadialKernel, x: Tensor, s: Tensor, y: Tensor, t: Tenso
 Kernel = Literal["imq", "rbf"]
 Bandwidth = float | Literal["median"]
 KERNELS = {"imq": inverse_multiquadric, "rbf": radial_basis}
-ENTRIES = 2**22  # of the Stein kernel's matrix, (n, n), in memory at once: 32 MB
+ENTRIES = 2**22  # most entries of the Stein kernel's matrix in memory at once: 32 MB
 
 
 @torch.no_grad()
@@ -148,7 +148,7 @@ def ksd(
     x: Tensor, s: Tensor, *, kernel: Kernel = "imq", bandwidth: Bandwidth = "median",
     statistic: Literal["u", "v"] = "u",
 ) -> float:  # fmt: skip
-    """KSD²(q, p) = E_{x,x'~q}[k_p(x, x')] (app-ksd): zero if the samples' law q is p, else more.
+    """Kernel Stein discrepancy KSD²(q, p) = E_{x,x'~q}[k_p(x, x')]: zero if q = p, else positive.
 
     x: (n, *), independent draws from q; s: like x, the score of p there.
 
@@ -168,7 +168,7 @@ def ksd(
 
 @dataclass(frozen=True)
 class KSDTest:
-    """Whether samples come from p: KSD² as a U-statistic, and how likely one so large is if so."""
+    """Whether samples come from p: KSD² as a U-statistic, and the p-value under that hypothesis."""
 
     statistic: float
     p_value: float
@@ -181,11 +181,11 @@ def ksd_test(
     x: Tensor, s: Tensor, *, kernel: Kernel = "imq", bandwidth: Bandwidth = "median",
     bootstrap: int = 1000, generator: torch.Generator | None = None,
 ) -> KSDTest:  # fmt: skip
-    """Are independent x, (n, *), draws from the law with score s? A small p_value says no.
+    """Test whether independent x, (n, *), have the distribution with score s; small p_value: no.
 
-    If they are, Σ_{i≠j} w_i w_j k_p(x_i, x_j)/(n(n − 1)) with random signs w has the law of KSD² in
-    the limit (the wild bootstrap). The p-value is the share of `bootstrap` such draws, and the
-    statistic itself, that reach the statistic. A Markov chain would be rejected too often.
+    Wild bootstrap: if they have, Σ_{i≠j} w_i w_j k_p(x_i, x_j)/(n(n − 1)) with random signs w
+    is distributed as KSD² for large n. The p-value is the share of `bootstrap` such draws, and the
+    statistic itself, that reach the statistic. Samples of a Markov chain are rejected too often.
     """
     if bootstrap < 1:
         raise ValueError(f"bootstrap should be at least 1; got {bootstrap}")
@@ -218,7 +218,7 @@ def _prepared(
         bandwidth = float(torch.pdist(x[:1000]).median())
         if not bandwidth > 0:
             raise ValueError(
-                "bandwidth='median' is zero, as half of the samples coincide: give one"
+                "bandwidth='median' is zero, since half of the samples coincide: give a number"
             )
     if not 0 < bandwidth < math.inf:
         raise ValueError(f"bandwidth should be positive and finite; got {bandwidth}")
