@@ -214,7 +214,7 @@ def test_what_is_not_a_denoiser_is_refused(tmp_path: Path) -> None:
             lambda: Denoiser((1, 28, 28), multipliers=(1, 2, 2), patch=2)(
                 torch.zeros(1, 1, 28, 28), 0.1
             ),
-            r"divisible by 8; got \(28, 28\): take fewer levels",
+            r"divisible by 8; got \(28, 28\): use fewer multipliers",
         ),
         (lambda: Denoiser((4,)).at(timestep=50, sigma=0.1), "not both"),
         (lambda: Denoiser((4,)).at(timestep=5000), "0…999"),

@@ -113,7 +113,7 @@ def test_the_step_is_a_share_of_the_spread_of_the_inputs(scale: float) -> None:
 def test_an_absurd_step_is_refused(step: float, operator: Operator) -> None:
     case = cases.case("mlp")
     penalty = taser.SteinPenalty(backend="difference", operator=operator, step=step)
-    with pytest.raises(ValueError, match="for inputs that spread by"):
+    with pytest.raises(ValueError, match="for inputs with standard deviation"):
         penalty(case.model.float(), case.x.float(), case.y, case.s.float())
 
 

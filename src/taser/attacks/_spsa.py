@@ -95,13 +95,8 @@ class SPSA:
             count = min(at_once, self.samples - start)
             v = torch.randint(2, (count, *x.shape), device=x.device, generator=generator)
             v = 2 * v.to(x.dtype) - 1
-            queries = torch.cat([x + self.delta * unit * v, x - self.delta * unit * v]).flatten(
-                0, 1
-            )
-            above, below = (
-                task_loss(margin, y)(model(queries), y.repeat(2 * count))
-                .to(v)
-                .view(2, count, len(x))
-            )
+            queries = torch.cat([x + self.delta * unit * v, x - self.delta * unit * v])
+            loss = task_loss(margin, y)(model(queries.flatten(0, 1)), y.repeat(2 * count))
+            above, below = loss.to(v).view(2, count, len(x))
             total += torch.einsum("nb,nb...->b...", (above - below) / (2 * self.delta), v)
         return total / self.samples * per_unit

@@ -9,14 +9,9 @@ from ._target_loss import TargetLoss
 from ._taser import Taser
 
 __all__ = [
-    "REGULARISERS",
-    "GradientNorm",
-    "Jacobian",
-    "PenaltyShare",
-    "Regulariser",
-    "TargetLoss",
+    "REGULARISERS", "GradientNorm", "Jacobian", "PenaltyShare", "Regulariser", "TargetLoss",
     "Taser",
-]
+]  # fmt: skip
 
 REGULARISERS: dict[str, type[Regulariser]] = {
     "taser": Taser, "gradient-norm": GradientNorm, "jacobian": Jacobian

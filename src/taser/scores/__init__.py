@@ -6,21 +6,15 @@ from ._adapters import ffdnet, from_diffusers, from_edm, named, pretrained
 from ._denoiser import Denoiser
 from ._densities import Density, DensityScore, Gaussian, GaussianMixture, KernelDensity
 from ._fit import FitConfig, fit
-from ._score import (
-    Affine,
-    DenoisingScore,
-    NoisedScore,
-    Score,
-    normalised,
-    sigma_of,
-    timestep_of,
-)
+
+from ._score import (  # isort: skip
+    Affine, DenoisingScore, NoisedScore, Score, normalised, sigma_of, timestep_of,
+)  # fmt: skip
 
 __all__ = [
     "Affine", "Denoiser", "DenoisingScore", "Density", "DensityScore", "FitConfig", "Gaussian",
-    "GaussianMixture", "KernelDensity", "NoisedScore", "Score", "ffdnet",
-    "fit", "from_diffusers", "from_edm", "named", "normalised", "pretrained",
-    "sigma_of", "timestep_of",
+    "GaussianMixture", "KernelDensity", "NoisedScore", "Score", "ffdnet", "fit", "from_diffusers",
+    "from_edm", "named", "normalised", "pretrained", "sigma_of", "timestep_of",
 ]  # fmt: skip
 
 check_arguments(globals(), __all__)

@@ -370,11 +370,8 @@ class PassRecorder:
             self._hooks.append(model.register_forward_pre_hook(self._begin))
             self._hooks.append(model.register_forward_hook(self._end, always_call=True))
 
-    def __deepcopy__(self, _memo: dict) -> "PassRecorder":
-        return PassRecorder()  # in a copy of the model the hooks do nothing
-
     def __reduce__(self) -> tuple:
-        return PassRecorder, ()
+        return PassRecorder, ()  # in a pickled or deep copy of the model the hooks do nothing
 
     def remove(self) -> None:
         """Remove the hooks."""

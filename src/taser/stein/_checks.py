@@ -21,7 +21,6 @@ Backend = Literal["difference", "reverse", "piecewise_linear", "exact"]
 Operator = Literal["langevin", "first_order"]
 Distribution = Literal["rademacher", "gaussian"]
 
-
 COMPARED = 4  # examples on which two computations of f are compared
 TOLERANCE = 1e-3
 
