@@ -83,7 +83,7 @@ def test_a_job_of_a_comparison(tmp_path: Path) -> None:
     config = ComparisonConfig(
         methods=("standard",), overrides=[*SMALL], n=5, epsilon=0.3, attacks=("pgd",), audited=60
     )
-    job = config.jobs()["0-2-train-0-standard-taser"]
+    job = config.runs()["0-2-train-0-standard-taser"]
     assert run_job(tmp_path / "taser", job, None)["diagnostics"]["curve"]
 
 

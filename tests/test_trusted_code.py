@@ -113,7 +113,7 @@ def test_a_comparison_and_its_jobs(own: Path, ran: Callable[[], bool], tmp_path:
     command = ("compare", comparison, "--out", tmp_path / "out")
     assert "names code" in run(*command, code=1)
     config = read_comparison(comparison, trust_code=True)
-    (job,) = config.jobs().values()
+    (job,) = config.runs().values()
     with pytest.raises(ValueError, match="names code"):
         run_job(tmp_path / "job", job, None)
     job = {**job, "recipe": "digits/standard", "overrides": [f"regulariser.score={own}:score"]}

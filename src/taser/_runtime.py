@@ -141,20 +141,23 @@ class CallError(ValueError, RuntimeError):
     """A call failed inside of torch or another library; the message names what was given."""
 
 
-def check_arguments(
+def wrap_public_api(
     names: dict[str, Any], public: Iterable[str], methods: Iterable[str] = METHODS
 ) -> None:
-    """Check the arguments of a package's public functions and classes, given its `globals()`."""
+    """Replace each public function and method in a module's `globals()` by a wrapper.
+
+    The wrapper checks the types of arguments, and names arguments in errors from libraries.
+    """
     for name in public:
         found = names[name]
         if isinstance(found, FunctionType):
             names[name] = _checked(found)
         elif isinstance(found, type) and not getattr(found, "_is_protocol", False):
-            for method, own in [(method, vars(found).get(method)) for method in methods]:
-                if isinstance(own, classmethod):
-                    setattr(found, method, classmethod(_checked(own.__func__)))
-                elif isinstance(own, FunctionType):
-                    setattr(found, method, _checked(own))
+            for key, method in [(key, vars(found).get(key)) for key in methods]:
+                if isinstance(method, classmethod):
+                    setattr(found, key, classmethod(_checked(method.__func__)))
+                elif isinstance(method, FunctionType):
+                    setattr(found, key, _checked(method))
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from taser._runtime import check_arguments, full_precision, warn_user
+from taser._runtime import full_precision, warn_user, wrap_public_api
 
 __all__ = ["Logit", "Margin", "Output", "Probe", "Probed"]
 
@@ -187,5 +187,5 @@ def looks_like_probabilities(z: Tensor) -> bool:
     return bool((z >= 0).all()) and bool((rest.abs() <= tolerance).all())
 
 
-check_arguments(globals(), ("Logit", "Output"), ("__init__",))
-check_arguments(globals(), ("Probed",))
+wrap_public_api(globals(), ("Logit", "Output"), ("__init__",))  # checks argument types
+wrap_public_api(globals(), ("Probed",))  # checks argument types

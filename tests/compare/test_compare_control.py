@@ -5,7 +5,7 @@ from test_comparison import results_of, run
 from taser.report._comparison_tables import penalty_table
 
 
-def test_as_tuned() -> None:
+def test_the_table_of_controls() -> None:
     runs = [run("off", 10), run("taser", 60), run("gradient", 40),
             run("off", 10, method="standard"), run("taser", 20, method="standard"),
             run("gradient", 50, method="standard")]  # fmt: skip
@@ -19,7 +19,7 @@ def test_as_tuned() -> None:
     assert verdicts == {"PGD": "significant gain", "Standard": "significant loss"}
 
 
-def test_with_several_seeds_the_interval_of_others_is_beside_it() -> None:
+def test_several_seeds_add_an_interval_over_trainings() -> None:
     runs = [run(v, right + 2 * seed, seed=seed) for seed in (0, 1)
             for v, right in (("off", 10), ("taser", 60), ("gradient", 40))]  # fmt: skip
     table = penalty_table(results_of(runs))
@@ -29,7 +29,7 @@ def test_with_several_seeds_the_interval_of_others_is_beside_it() -> None:
     assert "Δ worst case" not in table.headings  # which is AutoAttack's but for a few
 
 
-def test_the_worst_case_is_compared_where_it_is_what_counts() -> None:
+def test_the_headline_measure_is_compared() -> None:
     runs = [run("off", 10), run("taser", 30), run("gradient", 20)]
     for each in runs:
         attacks = each.evaluations[0].attacks
@@ -39,7 +39,7 @@ def test_the_worst_case_is_compared_where_it_is_what_counts() -> None:
     assert table.headings[-2] == "Δ worst case"
 
 
-def test_every_other_penalty_is_compared_with() -> None:
+def test_taser_is_compared_with_every_other_penalty() -> None:
     runs = [run("off", 10), run("taser", 60), run("the paper's way", 50)]
     table = penalty_table(results_of(runs))
     assert table is not None

@@ -33,7 +33,7 @@ SETTINGS = {
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("config") / "six.yaml"
     path.write_text(yaml.safe_dump(SETTINGS))
-    assert len(read_comparison(path).jobs()) == 6
+    assert len(read_comparison(path).runs()) == 6
     return path
 
 

@@ -85,7 +85,7 @@ def test_each_process_has_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {runs.required_result(name)["gpu"] for name in runs.names()} == {"2", "5"}
 
 
-def test_a_run_that_another_process_has_is_waited_for_and_not_done_again(tmp_path: Path) -> None:
+def test_a_run_in_another_process_is_awaited_and_not_repeated(tmp_path: Path) -> None:
     """Of a second `taser compare`, or a worker that a cluster took for dead."""
     runs = filled(tmp_path, 2)
     lock = FileLock(tmp_path / "job0" / ".lock")
@@ -102,7 +102,7 @@ def test_a_run_that_another_process_has_is_waited_for_and_not_done_again(tmp_pat
     assert order(tmp_path) == ["job1"]
 
 
-def test_runs_in_hand_say_their_stage_and_their_share(tmp_path: Path) -> None:
+def test_status_shows_the_stage_and_percent_of_running_runs(tmp_path: Path) -> None:
     runs = filled(tmp_path, 2)
     seen: list[tuple[int, int, str]] = []
 
@@ -125,7 +125,7 @@ def test_runs_in_hand_say_their_stage_and_their_share(tmp_path: Path) -> None:
     assert runs.status(runs.names()) == (200, 200, "2 of 2 runs")
 
 
-def test_the_share_of_a_run_never_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_percent_done_never_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several stages, each of which counts from zero."""
     monkeypatch.setattr("taser.compare._runs.NOTE_EVERY", -1.0)
     runs, seen = filled(tmp_path, 1), []
@@ -151,8 +151,8 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         runs.add({"job0": {"value": 7}})
 
 
-def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"does not see .*elsewhere"):
+def test_a_worker_that_cannot_read_the_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"cannot read .*elsewhere; use a shared"):
         Call(tmp_path / "elsewhere", work)()
 
 
@@ -163,7 +163,7 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
               "job2": {"value": 2, "start": "job0"}})  # fmt: skip
     with pytest.raises(RuntimeError, match="2 of 3 runs failed; job0: no such data"):
         run(runs)
-    assert runs.failures() == {"job0": "no such data", "job2": "job0, which it needs, failed"}
+    assert runs.failures() == {"job0": "no such data", "job2": "this run needs job0, which failed"}
     assert runs.status(runs.names()) == (300, 300, "1 of 3 runs; 2 failed")
     (tmp_path / "job0" / "job.json").write_text(json.dumps({"value": 5}))
     run(runs)
@@ -171,7 +171,7 @@ def test_a_failure_is_named_and_tried_again(tmp_path: Path) -> None:
     assert runs.required_result("job2")["value"] == 7
 
 
-def test_a_process_that_dies_ends_its_own_run_alone(tmp_path: Path) -> None:
+def test_a_process_that_dies_fails_only_its_run(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add({"job0": {"value": 0, "exit": 9}, "job1": {"value": 1, "until": "job0/error.txt"}})
     with pytest.raises(RuntimeError, match="1 of 2 runs failed; job0: its process ended with exit"):

@@ -151,7 +151,7 @@ def test_jobs_of_a_table() -> None:
         tuned={"taser": {"pgd": ["regulariser.weight=0.5"]}}, scratch=("off",),
         finetune=["loop.epochs=2"],
     )  # fmt: skip
-    jobs = config.jobs()
+    jobs = config.runs()
     assert list(jobs) == sorted(jobs)
     tuned = jobs["0-3-tune-1-pgd-taser"]
     assert tuned["start"] == "0-2-train-1-pgd-off"
@@ -177,14 +177,14 @@ def test_a_search_chooses_on_the_validation_split(tmp_path: Path) -> None:
         overrides=["loop.epochs=1"], shared={"mart": "pgd"}, clean_cost={"pgd": 0.05},
     )  # fmt: skip
     config = ComparisonConfig(methods=("pgd", "mart"), search=search)
-    jobs = config.jobs()
+    jobs = config.runs()
     assert sum("1-search" in name for name in jobs) == 4  # mart has none of its own
     runs = Runs(tmp_path)
     runs.add(jobs)
     figures = {"off-0": (0.9, 0.4), "off-1": (0.9, 0.5), "taser-0": (0.86, 0.6),
                "taser-1": (0.8, 0.7)}  # fmt: skip
     asked = "0-2-train-3-mart-taser"
-    with pytest.raises(RuntimeError, match="off-0, which it needs, is not finished"):
+    with pytest.raises(RuntimeError, match=r"this run needs .*off-0, which is not finished"):
         run_job(tmp_path / asked, jobs[asked], None)
     for name, job in jobs.items():
         if "candidate" in job:
@@ -211,7 +211,7 @@ def test_an_unfair_search_is_refused() -> None:
     with pytest.raises(ValueError, match="equally many"):
         ComparisonConfig(search=Search({"off": [[]], "taser": [[], []], "gradient": [[]]}),
                     variants=VARIANTS)  # fmt: skip
-    with pytest.raises(ValueError, match="candidates of off"):
+    with pytest.raises(ValueError, match="needs an entry 'off'"):
         Search(candidates={"taser": [[]]})
 
 
@@ -229,7 +229,7 @@ def test_candidates_may_differ_by_method() -> None:
         methods=("standard", "pgd", "trades"), variants=VARIANTS,
         search=Search(tried, shared=shared),
     )  # fmt: skip
-    jobs = config.jobs()
+    jobs = config.runs()
     asked = {name: job["candidate"] for name, job in jobs.items() if "candidate" in job}
     assert asked["0-1-search-0-standard-taser-1"] == ["regulariser.timestep=8"]
     assert asked["0-1-search-1-pgd-gradient-0"] == ["regulariser.weight=4"]
@@ -262,7 +262,7 @@ SHIPPED = Path(taser.__file__).parent / "recipes" / "compare"
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 def test_shipped_comparisons_can_be_read(name: str) -> None:
     """With the recipe of every run; as "digits" or "compare/digits"."""
-    assert read_comparison(name).jobs() == read_comparison(f"compare/{name}").jobs()
+    assert read_comparison(name).runs() == read_comparison(f"compare/{name}").runs()
 
 
 def test_unknown_keys_are_refused(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_unknown_keys_are_refused(tmp_path: Path) -> None:
 def finished(config: ComparisonConfig, folder: Path) -> Results:
     """The results of a comparison, all of whose runs are done in this process."""
     runs = Runs(folder / "runs")
-    runs.add(config.jobs())
+    runs.add(config.runs())
     for name in runs.names():
         Call(runs.folder / name, run_job)()
     assert not runs.failures()
@@ -341,7 +341,7 @@ def test_an_interval_pairs_the_examples_of_all_seeds() -> None:
     assert thrice.accuracy["autoattack"] == once.accuracy["autoattack"]
 
 
-def test_latex_escapes_what_it_would_read_as_its_own() -> None:
+def test_special_characters_are_escaped_in_latex() -> None:
     text = Table(["method", "variant"], [["t_t & 50 %", "taser λ=0.1 ‖∇m‖² **+1 {a}**"]]).latex()
     assert r"t\_t \& 50 \%" in text
     assert r"$\lambda$=0.1 $\|$$\nabla$m$\|$$^2$ \textbf{+1 \{a\}}" in text
@@ -356,7 +356,7 @@ def searched(folder: Path) -> Runs:
         variants={"off": [], "taser": [], "gradient": []},
         search=Search(candidates={"off": [[]], "taser": tried, "gradient": tried}),
     )
-    runs.add(config.jobs())
+    runs.add(config.runs())
     return runs
 
 
@@ -409,11 +409,11 @@ def test_a_report_of_the_first_finished_run_alone(tmp_path: Path) -> None:
         ({"search": {"candidates": {"off": [[1]]}}}, "lists of lists of overrides"),
         (
             {"methods": ["pgd"], "search": {"candidates": {"off": {"pgd": []}}}},
-            "candidates of off, and for pgd it has none",
+            "search.candidates has no entry 'off' for pgd",
         ),
     ],
 )
-def test_typing_errors_further_in_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_typing_errors_in_nested_keys_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_mapping(ComparisonConfig, wrong, "study.yaml")
 
@@ -448,8 +448,15 @@ def test_a_comparison_that_does_not_ship_is_refused_with_a_hint() -> None:
         read_comparison("digitz")
 
 
-def test_the_recipe_of_a_run_is_no_comparison() -> None:
-    with pytest.raises(ValueError, match="is the recipe of a run: `taser train"):
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    """It would start the default comparison."""
+    (tmp_path / "study.yaml").write_text("# recipe: digits\n")
+    with pytest.raises(ValueError, match=r"study.yaml is empty; .* at least `recipe`"):
+        read_comparison(tmp_path / "study.yaml")
+
+
+def test_a_training_recipe_is_refused_as_a_comparison() -> None:
+    with pytest.raises(ValueError, match="is a recipe for one run: `taser train"):
         read_comparison("digits/pgd")
 
 
@@ -470,7 +477,7 @@ def test_seeds_of_another_recipe_are_not_mixed(tmp_path: Path) -> None:
         overrides=["data.examples=64", "loop.epochs=1", "validation.examples=8", "model.width=4"],
     )  # fmt: skip
     runs = Runs(tmp_path)
-    runs.add(config.jobs())
+    runs.add(config.runs())
     first, second = (job_name("standard", "taser", seed) for seed in (0, 1))
     (tmp_path / first / "run").mkdir()
     drawn = ["regulariser.name=taser", "regulariser.form=paired"]
@@ -487,7 +494,7 @@ def test_a_search_may_try_several_noise_levels(tmp_path: Path) -> None:
     tried = [["regulariser.timestep=20"], ["regulariser.timestep=200"]]
     small = ["loop.epochs=1", "data.examples=64", "model.width=2", "regulariser.name=taser"]
     search = Search(candidates={"off": [[]], "taser": tried}, overrides=small)
-    jobs = ComparisonConfig(methods=("standard",), search=search).jobs()
+    jobs = ComparisonConfig(methods=("standard",), search=search).runs()
     runs = Runs(tmp_path)
     runs.add(jobs)
     for name in jobs:

@@ -152,7 +152,7 @@ def test_records_that_unpack_to_too_much_are_refused(
         read_results(tmp_path)
 
 
-def test_what_is_missing_comes_first(finished: Path, tmp_path: Path) -> None:
+def test_the_report_begins_with_the_missing_runs(finished: Path, tmp_path: Path) -> None:
     """In the report, on the terminal, in kept records; and the exit code is not zero."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "runs" / "0-3-tune-0-standard-taser"

@@ -59,8 +59,8 @@ def test_one_changed_byte_is_noticed(root: Path, place: int) -> None:
 
 
 def test_data_that_were_replaced_are_noticed(root: Path) -> None:
-    """A file of the same size, whose numbers are not those of CIFAR-10."""
+    """A file of the same size, with other numbers than CIFAR-10."""
     file = root / "cifar10" / "y_train.npy"
     file.write_bytes(file.read_bytes()[:-50] + bytes([1, 0] * 25))
-    with pytest.raises(DamagedCache, match="are not those that were fetched"):
+    with pytest.raises(DamagedCache, match="have changed since they were fetched"):
         load("cifar10", root=root, validation=0.2)

@@ -149,7 +149,7 @@ def test_wrong_pixels_are_refused(
 ) -> None:
     del small_cifar
     row_files["train_lables.json"] = row_files["train_lables.json"].replace(b"[0, 1", b"[1, 0")
-    with pytest.raises(FetchError, match="pixels and labels are not those of cifar10"):
+    with pytest.raises(FetchError, match="not the pixels and labels of cifar10"):
         fetch("cifar10", root=root, source=as_folder(row_files))
     assert left(root) == {".cifar10.lock"}
 

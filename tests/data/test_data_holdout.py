@@ -38,7 +38,7 @@ def test_fraction_outside_the_interval_is_refused(fraction: float) -> None:
 
 
 def test_too_few_examples_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 examples are too few"):
+    with pytest.raises(ValueError, match="the data set has 3 examples, too few"):
         hold_out(3, 0.1, seed=0)
-    with pytest.raises(ValueError, match="in these classes"):
-        hold_out(4, 0.1, seed=0, labels=np.arange(4))
+    with pytest.raises(ValueError, match="birds has 4 examples in these classes"):
+        hold_out(4, 0.1, seed=0, labels=np.arange(4), name="birds")

@@ -356,7 +356,7 @@ def test_a_denoiser_in_other_coordinates_is_refused() -> None:
         for wrong in (taser.scores.from_edm(of_wide, 0.1, coordinates="[0,1]"),
                       taser.scores.from_edm(own, 0.1)):  # fmt: skip
             with pytest.raises(ValueError, match=r"the denoiser leaves an error of .*\[-1, 1\]|"
-                               r"if it is taken for one of inputs in \[0, 1\]"):  # fmt: skip
+                               r"if its inputs are in \[0, 1\]"):  # fmt: skip
                 certify(model, x, y, sigma=sigma, denoiser=wrong, draws=50)
 
 
@@ -409,13 +409,13 @@ def test_bad_input_is_refused_at_the_start() -> None:
             certify(given.pop("model"), given.pop("x"), given.pop("y"), **given)
     with pytest.raises(TypeError, match="radii should be"):
         certify(model, x, y, sigma=0.25, radii=0.25, **FREE)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="denoiser should be one such as"):
+    with pytest.raises(TypeError, match="denoiser should be such as"):
         certify(model, x, y, sigma=0.25, denoiser=lambda x: x, **FREE)
     random = taser.scores.DenoisingScore(lambda x, _: x + 0.1 * torch.randn_like(x), 0.25)
     with pytest.raises(ValueError, match="only a deterministic classifier"):
         certify(model, x, y, sigma=0.25, denoiser=random, **FREE)
     other = taser.scores.DenoisingScore(lambda x, _: 2 * x - 3, 0.25)
-    with pytest.raises(ValueError, match="more than the noise: it is of other data"):
+    with pytest.raises(ValueError, match="more than the noise: it was trained on other"):
         certify(model, x, y, sigma=0.25, denoiser=other, **FREE)
 
 

@@ -173,7 +173,7 @@ WRONG = [
     ({"spoil": "nan"}, "NaN or infinity"),
     ({"spoil": "one"}, "one number an example"),
     ({"attacks": ("autoatack",)}, "autoattack"),
-    ({"attacks": ()}, "one name each"),
+    ({"attacks": ()}, "at least one, with different names"),
     ({"batch_size": 0}, "batch_size"),
     ({"threat": Threat("l2", 100.0)}, "100/255"),
 ]

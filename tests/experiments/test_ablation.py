@@ -33,7 +33,7 @@ def test_from_settings_to_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     named = ("off", "taser", "half-trained score", "shuffled scores")
     settings = config({name: shipped[name] for name in named})
     runs = Runs(tmp_path / "runs")
-    runs.add(settings.jobs())
+    runs.add(settings.runs())
     for name in runs.names():
         Call(runs.folder / name, partial(run_job, trust_code=True))()
     assert not runs.failures()
@@ -64,7 +64,7 @@ def test_an_older_record_can_be_read(tmp_path: Path) -> None:
 
 def test_no_run_with_taser_is_reported(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs")
-    runs.add(config({"off": []}).jobs())
+    runs.add(config({"off": []}).runs())
     Call(runs.folder / job_name("standard", "off", 0), run_job)()
     with pytest.raises(SystemExit, match="no run with TASER"):
         ablation.main([str(tmp_path)])
@@ -76,6 +76,6 @@ def test_no_run_with_taser_is_reported(tmp_path: Path) -> None:
 def test_every_yaml_can_be_read(path: Path) -> None:
     """With the recipe of every run."""
     settings = read_comparison(path, trust_code=True)
-    assert settings.jobs()
+    assert settings.runs()
     if path.stem == "ablation":
-        assert job_name("standard", "t = 10", 0) in settings.jobs()
+        assert job_name("standard", "t = 10", 0) in settings.runs()

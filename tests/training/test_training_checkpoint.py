@@ -41,7 +41,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_a_checkpoint_round_trips(tmp_path: Path) -> None:
     awkward = torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     tensors = {"weights": awkward, "half": torch.ones(2).bfloat16(), "none": torch.empty(0)}
     state = {"number": 0.1 + 0.2, "nothing": None, "list": [1, 2]}
@@ -115,7 +115,7 @@ def test_every_flipped_byte_of_the_state_is_noticed(tmp_path: Path) -> None:
         assert content[place : place + 1].isspace()
 
 
-def test_nothing_is_made_up_when_all_are_damaged(tmp_path: Path) -> None:
+def test_if_all_checkpoints_are_damaged_an_error_says_so(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, at(1))
     (tmp_path / "step-000000001" / "state.json").unlink()
     with pytest.raises(DamagedCheckpoint, match=r"no checkpoint in .* remove the folder"):

@@ -90,13 +90,13 @@ def whole(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("file", READERS)
 @pytest.mark.parametrize("harm", HARM)
-def test_another_content(whole: Path, file: str, harm: str) -> None:
+def test_changed_content_is_named(whole: Path, file: str, harm: str) -> None:
     (whole / file).write_bytes(HARM[harm])
     check(lambda: READERS[file](whole / file), whole / file)
 
 
 @pytest.mark.parametrize("file", READERS)
-def test_bytes_that_changed_at_random(whole: Path, file: str) -> None:
+def test_random_bytes_are_named(whole: Path, file: str) -> None:
     content, rng = (whole / file).read_bytes(), random.Random(file)
     for _ in range(20):
         cut = rng.randint(0, len(content)) if rng.random() < 0.3 else None
@@ -109,7 +109,7 @@ def test_bytes_that_changed_at_random(whole: Path, file: str) -> None:
 
 @pytest.mark.parametrize("file", ["config.yaml", "log.jsonl", "checkpoints"])
 @pytest.mark.parametrize("harm", HARM)
-def test_a_run_that_goes_on(whole: Path, file: str, harm: str) -> None:
+def test_resuming_with_damaged_files(whole: Path, file: str, harm: str) -> None:
     for path in (whole / file).rglob("*.*") if file == "checkpoints" else [whole / file]:
         path.write_bytes(HARM[harm])
     check(lambda: train(CONFIG, whole), whole / file)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from small_runs import small
+from torch import nn
 
 from taser.training import Learner
 from taser.training._build import set_up
-from taser.training._estimate_cost import _peak, estimate
+from taser.training._estimate_cost import _peak, _timed_step, estimate
 
 
 def test_an_estimate_before_the_run() -> None:
@@ -21,6 +22,23 @@ def test_an_estimate_before_the_run() -> None:
     assert 0 < found.seconds < 60
     assert 2**26 < found.memory < 2**34
     assert "2 steps" in str(found)
+
+
+def test_the_steps_of_an_estimate_run_as_many_forwards_as_those_of_training() -> None:
+    """Hooks on saved tensors, as of torch.utils.checkpoint, made BatchNorm's pass run twice."""
+    calls: dict[str, int] = {}
+    for kind in ("training", "estimate"):
+        setup = set_up(small(regulariser={"name": "taser", "every": 1, "fraction": 1.0}))
+        norm = next(m for m in setup.learner.module.modules() if isinstance(m, nn.BatchNorm2d))
+        seen: list[int] = []
+        norm.register_forward_hook(lambda _m, x, _y, seen=seen: seen.append(len(x[0])))
+        batch = next(iter(setup.batches))
+        if kind == "estimate":
+            _timed_step(setup, batch, len(batch.x), 0)
+        else:
+            setup.learner.step(batch.x, batch.y, torch.Generator(), weight=0.3, perturb=False)
+        calls[kind] = sum(seen)
+    assert calls["estimate"] == calls["training"]
 
 
 def test_an_estimate_times_a_whole_round_of_a_lazy_penalty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:
     assert found == pytest.approx({step: 1 / step for step in range(1, 7)})
 
 
-def test_a_run_is_tracked_where_it_is_said(tmp_path: Path) -> None:
+def test_loop_track_names_the_tracker(tmp_path: Path) -> None:
     config = small(model=MLP, loop={"track": "tensorboard"})
     train(config, tmp_path)
     assert list((tmp_path / "tensorboard").glob("events.out.*"))

@@ -222,7 +222,7 @@ def test_an_override_keeps_the_other_options_of_a_model() -> None:
         ("loop.ema=2", "loop.ema is a share"),
         ("loop.seed=-1", "loop.seed should be zero or more"),
         ("data.examples=0", "data.examples should be at least 1; got 0"),
-        ("loop.epochs.more=1", "loop.epochs has no keys of its own"),
+        ("loop.epochs.more=1", "loop.epochs is no section with keys"),
         ("model.optoins.depth=1", r"there is no model.optoins \(did you mean 'options'\?\)"),
     ],
 )

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from taser.objectives import OBJECTIVES, Loss, Objective
 from taser.regularisers import REGULARISERS, Regulariser
 from taser.stein import SharedPass
-from taser.training import train
+from taser.training import set_up, train
+from taser.training._run import ValidationMetrics, _Run
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ def test_a_method_and_a_regulariser_of_one_s_own(
     )
     train(config, tmp_path)
     assert lines(tmp_path, "train")[0]["penalty"] > 0
+    run = _Run(set_up(config), tmp_path, None)
+    assert run._selection_key(ValidationMetrics(0.9, 0.3)) == (0.3, 0.9)
+    monkeypatch.setattr(Noisy, "moves_inputs", False)  # selects by clean accuracy, as standard
+    assert run._selection_key(ValidationMetrics(0.9, 0.3)) == (0.9, 0.3)
     wrong = small(objective={"name": "noisy", "options": {"sigmaa": 0.2}})
     with pytest.raises(ValueError, match=r"no option of this objective called 'sigmaa' .*'sigma'"):
         train(wrong, tmp_path / "wrong")

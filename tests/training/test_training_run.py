@@ -62,7 +62,7 @@ def test_every_method_trains(tmp_path: Path, method: str, regulariser: str) -> N
 
 
 @pytest.mark.parametrize("name", ["taser", "gradient-norm", "jacobian"])
-def test_what_is_added_changes_the_weights(tmp_path: Path, name: str) -> None:
+def test_each_option_changes_the_weights(tmp_path: Path, name: str) -> None:
     """From the first step, since the ramp is off; and λ = 0 is the run without it."""
     train(small(), tmp_path / "none")
     for weight in (0.0, 1.0):
@@ -159,7 +159,7 @@ def test_every_method_smooths_labels(method: str) -> None:
     assert objective.label_smoothing == 0.1  # type: ignore[attr-defined]
 
 
-def test_what_a_task_would_ignore_is_refused() -> None:
+def test_options_that_the_task_ignores_are_refused() -> None:
     config = small(data={"name": "diabetes"}, model=MLP, objective={"label_smoothing": 0.1})
     with pytest.raises(ValueError, match="no labels to smooth"):
         set_up(config)
@@ -282,7 +282,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     assert checkpoint is not None
     checkpoint.state["progress"]["gone"] = 1
     save_checkpoint(tmp_path / "checkpoints", 1000, checkpoint)
-    with pytest.raises(ValueError, match=r"is of another version of taser \(.*gone"):
+    with pytest.raises(ValueError, match=r"was written by another version of taser \(.*gone"):
         train(small(model=MLP), tmp_path)
 
 
@@ -357,7 +357,7 @@ OLDER = {
 }
 
 
-def test_a_run_with_keys_of_before_that_changed_nothing_is_finished(tmp_path: Path) -> None:
+def test_a_run_with_removed_keys_at_their_defaults_resumes(tmp_path: Path) -> None:
     train(small(), tmp_path)
     recipe = tmp_path / "config.yaml"
     content = yaml.safe_load(recipe.read_text())
@@ -368,7 +368,7 @@ def test_a_run_with_keys_of_before_that_changed_nothing_is_finished(tmp_path: Pa
 
 
 @pytest.mark.parametrize("keys", OLDER)
-def test_a_run_of_an_older_version(tmp_path: Path, keys: str) -> None:
+def test_a_run_with_replaced_keys_is_refused(tmp_path: Path, keys: str) -> None:
     """It cannot continue, but its network and its data can be loaded."""
     train(small(data={"seed": 3}), tmp_path)
     recipe = tmp_path / "config.yaml"
@@ -384,7 +384,7 @@ def test_a_run_of_an_older_version(tmp_path: Path, keys: str) -> None:
     assert same(dict(load_trained(tmp_path).state_dict()), weights(tmp_path, "best"))
 
 
-def test_a_checkpoint_of_the_first_version_goes_on(tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_first_version_resumes(tmp_path: Path) -> None:
     """The names of its files, groups and keys, as they were written before RunState."""
     config = small(loop={"epochs": 2, "ema": 0.5}, teacher={"weight": 1.0})
     train(config, tmp_path / "whole")
@@ -434,7 +434,7 @@ def test_about_as_many_examples_as_requested() -> None:
         "validation.patience",
     ],
 )  # fmt: skip
-def test_counts_that_make_no_run(name: str) -> None:
+def test_invalid_counts_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} should be at least 1; got 0"):
         override(Config(), [f"{name}=0"])
 
@@ -543,7 +543,7 @@ def test_a_step_minimises_what_the_paper_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["pgd", "trades", "mart"])
-def test_the_penalty_is_of_the_clean_batch(method: str) -> None:
+def test_the_penalty_is_evaluated_on_the_clean_batch(method: str) -> None:
     """As the paper says, whatever points the base loss is taken at."""
     exact = {"name": "taser", "score": "gaussian", "form": "paper", "backend": "exact"}
     found = []
@@ -564,7 +564,7 @@ def test_a_lazy_penalty_counts_steps_and_not_parts(tmp_path: Path) -> None:
     assert [line["penalty"] > 0 for line in lines(tmp_path, "train")] == [True, False] * 2
 
 
-def test_every_key_of_the_objective_arrives() -> None:
+def test_every_objective_key_reaches_the_objective() -> None:
     data = build_data(small().data)
     given = {"norm": "l2", "epsilon": 0.3, "steps": 7, "step_size": 0.02}
     trades, mart, pgd = (
@@ -585,7 +585,7 @@ def test_every_key_of_the_objective_arrives() -> None:
     assert set_up(small(validation={"steps": 3})).attack.steps == 3
 
 
-def test_every_key_of_the_penalty_arrives() -> None:
+def test_every_regulariser_key_reaches_the_regulariser() -> None:
     keys = {
         "operator": "langevin", "backend": "reverse", "probes": 3, "step": 0.02, "center": "none",
         "unbiased": True, "batchnorm": "running", "every": 2, "fraction": 0.5,
@@ -596,7 +596,7 @@ def test_every_key_of_the_penalty_arrives() -> None:
     assert {**found, "center": regulariser.center.kind} == keys
 
 
-def test_augmentation_is_for_those_whom_it_suits() -> None:
+def test_augmentation_by_data_set() -> None:
     auto = small(data={"augment": "auto", "padding": 3}).data
     cifar = build_augmentation(auto, images(8))  # whose name is cifar10
     assert cifar is not None

@@ -47,7 +47,7 @@ def test_fine_tuning_begins_with_the_weights_it_is_given(tmp_path: Path) -> None
     assert abs(teacher[0]) < 1e-6 < teacher[1]  # the student leaves the teacher
 
 
-def test_the_teacher_holds_the_student_back(tmp_path: Path) -> None:
+def test_the_teacher_keeps_the_weights_closer_to_the_start(tmp_path: Path) -> None:
     sgd = {"name": "sgd", "rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     far = {}
     for alpha in (0.0, 100.0):

@@ -40,7 +40,7 @@ def steps(model: nn.Module, optimiser: torch.optim.Optimizer, which: range) -> N
     ],
     ids=["adam", "adamw", "sgd", "sgd without momentum"],
 )
-def test_an_optimiser_goes_on_as_if_it_had_never_stopped(config: OptimiserConfig) -> None:
+def test_a_restored_optimiser_takes_the_same_steps(config: OptimiserConfig) -> None:
     """Bit for bit, through a file, with images in the order of channels_last."""
     model = network()
     optimiser = build_optimiser(model, config)
@@ -60,7 +60,7 @@ def test_an_optimiser_goes_on_as_if_it_had_never_stopped(config: OptimiserConfig
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_frozen_parameters_are_not_the_optimiser_s() -> None:
+def test_the_optimiser_skips_frozen_parameters() -> None:
     model = network()
     model[0].requires_grad_(False)
     (group,) = build_optimiser(model, OptimiserConfig()).param_groups
@@ -69,7 +69,7 @@ def test_frozen_parameters_are_not_the_optimiser_s() -> None:
         build_optimiser(model.requires_grad_(False), OptimiserConfig())
 
 
-def test_the_options_arrive() -> None:
+def test_optimiser_options() -> None:
     settings = OptimiserConfig("adam", rate=0.5, betas=(0.1, 0.2), weight_decay=0.3)
     (group,) = build_optimiser(network(), settings).param_groups
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.5, (0.1, 0.2), 0.3)

@@ -62,7 +62,7 @@ def test_the_best_is_kept_beside_the_last(
     assert curve == [(i + 1, scores.robust) for i, scores in enumerate(FIGURES)]
 
 
-def test_of_equals_the_later_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_keep_the_later_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "validate", lambda *_, **__: ValidationMetrics(0.3, 0.2))
     assert train(small(model=MLP, loop={"epochs": 3}), tmp_path).best_step == 6
 
@@ -79,8 +79,8 @@ def test_patience(tmp_path: Path, scripted: list, patience: int | None, epochs: 
     assert train(config, tmp_path).steps == 2 * epochs  # a run that stopped stays stopped
 
 
-def test_the_last_weights_wait_for_no_figure() -> None:
-    with pytest.raises(ValueError, match="patience needs a figure"):
+def test_patience_is_refused_with_select_last() -> None:
+    with pytest.raises(ValueError, match="patience cannot be combined with select=last"):
         small(validation={"select": "last", "patience": 2})
 
 
@@ -90,7 +90,7 @@ def test_validation_every_other_epoch_and_at_the_end(tmp_path: Path, scripted: l
     assert len(scripted) == 3
 
 
-def test_the_average_is_what_is_validated_and_kept(tmp_path: Path, scripted: list) -> None:
+def test_the_ema_is_validated_and_kept(tmp_path: Path, scripted: list) -> None:
     train(small(loop={"epochs": 2, "ema": 0.9}), tmp_path)
     checkpoint = latest_checkpoint(tmp_path / "checkpoints")
     assert checkpoint is not None

@@ -96,7 +96,7 @@ def everything(out: Path) -> None:
             (out / f"{name}.safetensors").write_bytes(weights_as_bytes(found))
     for name, config in {"trained": trained(), "statistics": with_statistics()}.items():
         whole = run._Run(set_up(config), out / name, None)
-        whole.finish()
+        whole.run()
         content = weights_as_bytes(whole.setup.evaluated.state_dict())
         (out / f"{name} {whole.setup.rank}.safetensors").write_bytes(content)
 

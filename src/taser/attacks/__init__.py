@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 from taser.probes import AttackLoss, cross_entropy, kl_divergence, kl_from, margin, squared_error
 
 from ._attack import Attack, AttackWarning, LossAttack, Model
@@ -30,4 +30,4 @@ ATTACKS: dict[str, Callable[[Threat], Attack]] = {
 """Attacks by name, for recipes and the command line, beside AutoAttack and its parts."""
 ATTACK_NAMES = ("autoattack", *ATTACKS, *get_args(Part))
 
-check_arguments(globals(), __all__)
+wrap_public_api(globals(), __all__)  # checks argument types, names them in errors

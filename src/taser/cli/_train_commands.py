@@ -130,11 +130,12 @@ def _train(
         return
     with progress_bar() as progress:
         result = train(config, out, report=progress)
-    classifier, threat = result.robust >= 0, _threat_options(config.objective)
+    data = Preprocessing.from_json((out / "data.json").read_text())
+    classifier, threat = data.classes is not None, _threat_options(config.objective)
     clean, robust = f"{result.clean:.3f}", f"{result.robust:.3f}"
     if not classifier:  # errors are negated
-        unit = Preprocessing.from_json((out / "data.json").read_text()).square_unit
-        clean, robust = f"{-unit * result.clean:.4g}", f"{-unit * result.robust:.4g}"
+        unit = -data.square_unit
+        clean, robust = f"{unit * result.clean:.4g}", f"{unit * result.robust:.4g}"
     lines = [
         f"best of {result.steps} steps at {result.best_step}: "
         f"{'accuracy' if classifier else 'mean squared error'} {clean} clean, "

@@ -29,8 +29,8 @@ from ._executors import LocalProcesses
 from ._run_results import Results, read_results
 from ._runs import Runs, run_all
 
-FORM = ("form", "operator", "center", "timestep", "sigma")  # alike for the seeds of one row
-CURVE = 200  # test examples for accuracy over ε
+ROW_KEYS = ("form", "operator", "center", "timestep", "sigma")  # the same in all seeds of a row
+CURVE = 200  # test examples for the curve of accuracy against ε
 
 
 def compare(
@@ -38,20 +38,20 @@ def compare(
     threads: int | None = None, executor: Executor | None = None, trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Results:  # fmt: skip
-    """Train and evaluate methods × variants × seeds; started again, it goes on.
+    """Train and evaluate methods × variants × seeds; call it again to resume.
 
-    No finished run is done again. config: a configuration, its YAML file, or the name of a shipped
-    one such as "digits"; jobs: local processes at a time, by default one, or one for each GPU;
-    threads: of each run, by default an equal share of the cores; executor: instead of local
-    processes, such as a Dask client's `get_executor()` or one of submitit, whose workers see the
-    folder; trust_code: import the code that recipes and settings name (`model.name`,
-    `regulariser.score`), which is refused otherwise. The runs are in out/runs. If some of them
-    failed, RunsFailed is raised at the end, and `read_results(out)` has the others. In a script,
-    call it below `if __name__ == "__main__":`, as local processes import the script.
+    Finished runs are skipped. config: a configuration, its YAML file, or the name of a shipped one
+    such as "digits"; jobs: number of local processes, by default one, or one for each GPU; threads:
+    threads of each run, by default an equal share of the cores; executor: replaces the local
+    processes, such as a Dask client's `get_executor()` or submitit's, whose workers see the folder;
+    trust_code: import the code that recipes and settings name (`model.name`, `regulariser.score`),
+    which is refused otherwise. The runs are in out/runs. If some of them failed, RunsFailed is
+    raised at the end, and `read_results(out)` returns the others. In a script, call it below
+    `if __name__ == "__main__":`, because local processes import the script.
     """
     if not isinstance(config, ComparisonConfig):
         config = read_comparison(config, trust_code=trust_code)
-    runs, wanted = Runs(Path(out).absolute() / "runs"), config.jobs()
+    runs, wanted = Runs(Path(out).absolute() / "runs"), config.runs()
     runs.add(wanted)
     run = partial(run_job, trust_code=trust_code)
     jobs = jobs or max(1, torch.cuda.device_count())
@@ -106,8 +106,8 @@ def run_job(
         plain = runs.folder / job_name("standard", "off", job["seed"]) / "run"
         trained_plainly = (plain / "result.json").exists()  # attacks on it are transferred
         surrogate = load_network(plain).to(default_device()) if trained_plainly else None
-        own = _stage(progress, 3, stages, "audit")
-        diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, own)
+        stage = _stage(progress, 3, stages, "audit")
+        diagnostics["audit"] = _audit(model, test, threat, job["audited"], surrogate, stage)
     return {
         **result, "finetuned": job["finetuned"], "chosen": chosen,
         "evaluations": evaluations, "diagnostics": diagnostics,
@@ -115,7 +115,7 @@ def run_job(
 
 
 def _stage(progress: Progress | None, number: int, stages: int, name: str) -> Progress:
-    """The progress of one of several stages, as per cent of the whole, under its name."""
+    """Progress of one of several stages, in per cent of all stages, with the stage's name."""
 
     def report(done: int, total: int, _: str) -> None:
         if progress:
@@ -128,7 +128,7 @@ def _stage(progress: Progress | None, number: int, stages: int, name: str) -> Pr
 def _evaluate(
     model: nn.Module, folder: Path, test: Split, settings: Job, progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """One evaluation for all attacks on the same number of examples, the largest number first."""
+    """One evaluation for each number of examples, the largest first, by all its attacks."""
     attacks, threat = settings["attacks"], Threat(settings["norm"], settings["epsilon"], *test.box)
     sizes = sorted(set(attacks.values()), reverse=True)
     return [
@@ -148,7 +148,7 @@ def _audit(
     model: nn.Module, test: Split, threat: Threat, n: int, surrogate: nn.Module | None,
     progress: Progress | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A short audit on n test examples, or more while too few of them are right."""
+    """A short audit on n test examples; on twice as many if too few of them are correct."""
     rows = subset(len(test), n)
     try:
         return audit(
@@ -162,16 +162,16 @@ def _audit(
 
 
 def chosen_overrides(runs: Runs, choices: list[dict[str, Any]]) -> list[str]:
-    """The overrides that won the searches which a job needs.
+    """The winning overrides of the searches that a run needs.
 
-    The highest measure among those with enough clean accuracy; without any, the most clean one.
+    The best with enough clean accuracy wins; without any, the one with the highest clean accuracy.
     """
     overrides: list[str] = []
-    clean = 0.0  # that of the winner for "off"
+    clean = 0.0  # clean accuracy of the winner for "off"
     for choice in choices:
         failed = runs.failures().keys() & set(choice["among"])  # such as a rate that diverged
         if len(failed) == len(choice["among"]):
-            raise RuntimeError(f"all of its searches failed: {', '.join(sorted(failed))}")
+            raise RuntimeError(f"all candidates of its search failed: {', '.join(sorted(failed))}")
         tried = [runs.required_result(name) for name in choice["among"] if name not in failed]
         floor = clean - choice["clean_cost"] if choice["clean_cost"] is not None else 0.0
         allowed = [run for run in tried if run["clean"] >= floor]
@@ -182,17 +182,17 @@ def chosen_overrides(runs: Runs, choices: list[dict[str, Any]]) -> list[str]:
 
 
 def _check_same_penalty(runs: Runs, job: Job, penalty: RegulariserConfig) -> None:
-    """Raise if a finished run of the same row had another form: the recipe may have changed."""
-    own, row = asdict(penalty), [job.get(key) for key in ("method", "variant", "finetuned")]
+    """Raise if a finished run of this row used another penalty: the recipe has changed."""
+    ours, row = asdict(penalty), [job.get(key) for key in ("method", "variant", "finetuned")]
     for name in filter(runs.finished, runs.names()):
         other, kept = runs.job(name), runs.folder / name / "run" / "config.yaml"
         if [other.get(key) for key in ("method", "variant", "finetuned")] != row:
             continue
         theirs = read_yaml(kept)["regulariser"] if kept.exists() else {}
         tried = {o.partition("=")[0] for each in (job, other) for o in each.get("candidate", [])}
-        for key in FORM if own["name"] == theirs.get("name") == "taser" else ():
-            if f"regulariser.{key}" not in tried and theirs.get(key) != own.get(key):
+        for key in ROW_KEYS if ours["name"] == theirs.get("name") == "taser" else ():
+            if f"regulariser.{key}" not in tried and theirs.get(key) != ours.get(key):
                 raise ValueError(
                     f"{name} had regulariser.{key}={theirs.get(key)}, and this run of the same row "
-                    f"would have {own.get(key)}: the recipe has changed, so choose another folder"
+                    f"would have {ours.get(key)}: the recipe has changed, so choose another folder"
                 )

@@ -33,9 +33,9 @@ class Search:
     """Which settings are tried on the validation split, and how one of them is chosen.
 
     candidates: by variant, a list of lists of overrides, one run each, or such a list by method;
-    all variants take over what "off" finds, and the others get equally many candidates. overrides:
-    what makes the runs short. shared: by method, the method whose findings it takes. clean_cost: by
-    method, how much clean validation accuracy the most robust candidate may lose against "off".
+    all variants use the settings chosen for "off", and the others get equally many candidates.
+    overrides: make the runs short. shared: {method: the method whose chosen settings it uses}.
+    clean_cost: by method, the clean validation accuracy that a candidate may lose against "off".
     """
 
     candidates: dict[str, Any] = field(default_factory=dict)
@@ -53,23 +53,23 @@ class Search:
                 f"{self.candidates!r}"
             ) from None
         if not self.candidates.get("off"):
-            raise ValueError("a search needs candidates of off, if only one that changes nothing")
+            raise ValueError("search.candidates needs an entry 'off'; [[]] tries the defaults")
 
     def of(self, variant: str, method: str) -> Candidates:
-        """The candidates of a variant of a method; none if the variant is not named."""
+        """The candidates for a variant of a method; none if the variant has no entry."""
         tried = self.candidates.get(variant, [])
         if not isinstance(tried, dict):
             return tried
         if method not in tried:
             known = f"lists for {', '.join(tried)}, but none for {method}"
-            raise ValueError(f"search.candidates of {variant} has {known}")
+            raise ValueError(f"search.candidates.{variant} has {known}")
         return tried[method]
 
     def check_fair(self, methods: Iterable[str]) -> None:
-        """Raise unless, for each of these methods, all variants but "off" get equally many."""
+        """Raise unless all variants but "off" have equally many candidates, for each method."""
         for method in self.sources(methods):
             if not self.of("off", method):
-                raise ValueError(f"a search needs candidates of off, and for {method} it has none")
+                raise ValueError(f"search.candidates has no entry 'off' for {method}")
             sizes = {v: len(self.of(v, method)) for v in self.candidates if v != "off"}
             if len(set(sizes.values())) > 1:
                 raise ValueError(
@@ -86,22 +86,22 @@ class ComparisonConfig:
     """Methods × variants × seeds; "off" is the variant that the others are compared with.
 
     recipe
-        The family: runs are of the recipes <recipe>/<method>.
+        The family of recipes: a run uses the recipe <recipe>/<method>.
     variants
-        By name, the overrides that make it: {"off": [], "taser": ["regulariser.name=taser", …]}.
-        Per method, `tuned` adds more: {"taser": {"pgd": ["regulariser.weight=0.1"]}}.
+        {name: its overrides}, such as {"off": [], "taser": ["regulariser.name=taser", …]}.
+        For one method, `tuned` adds more: {"taser": {"pgd": ["regulariser.weight=0.1"]}}.
     scratch
         The variants that are trained from scratch, "off" among them; by default all.
     finetune
         Overrides of fine-tuning: each variant starts from the best weights of the method's "off"
-        run. The variant "off" is trained on for as long, as a fair control.
+        run. The variant "off" gets the same further training, as a fair control.
     search
-        Settings to be chosen on the validation split before anything else.
+        Settings to choose on the validation split before all other runs.
     n, epsilon, norm, attacks, fewer
-        Of the evaluation, on the same n test examples for all runs. {"spsa": 100} as `fewer` tries
-        an attack on fewer of them.
+        Set the evaluation, on the same n test examples for all runs. `fewer`, such as
+        {"spsa": 100}, runs an attack on fewer of them.
     audited
-        On how many test examples, at least, the runs of the variant "taser" are audited.
+        The least number of test examples on which runs of the variant "taser" are audited.
     """
 
     recipe: str = "digits"
@@ -140,35 +140,35 @@ class ComparisonConfig:
             self.search.check_fair(self.methods)
 
     def check_runs(self, *, trust_code: bool = False) -> None:
-        """Read the recipe of every run with its overrides, so that mistakes show early."""
+        """Read the recipe of every run with its overrides, so that mistakes are found early."""
         searched = set()
-        for job in self.jobs().values():
+        for job in self.runs().values():
             if "recipe" in job:
                 candidate = job.get("candidate", [])
                 changes = [*job["overrides"], *candidate]
                 config = read_recipe(job["recipe"], changes, trust_code=True)
                 check_code(config, job["recipe"], trust_code=trust_code)
                 searched |= {override.partition("=")[0] for override in candidate}
-        tuned = [o for by_method in self.tuned.values() for own in by_method.values() for o in own]
+        tuned = [o for methods in self.tuned.values() for lines in methods.values() for o in lines]
         fixed = {override.partition("=")[0] for override in [*(self.finetune or []), *tuned]}
         if both := searched & fixed:
             raise ValueError(
                 f"{min(both)} is searched for, and set by finetune or tuned: leave out one of them"
             )
 
-    def jobs(self) -> dict[str, Job]:
-        """Every run by its name. The order of names is that of the work."""
+    def runs(self) -> dict[str, Job]:
+        """The settings of every run, by its name; runs begin in the order of names."""
         found: dict[str, Job] = {}
-        for name, job in self._jobs():
+        for name, job in self._all_runs():
             if name in found:
                 raise ValueError(f"two runs would be called {name}: give variants other names")
             found[name] = job
         return found
 
-    def _jobs(self) -> Iterator[tuple[str, Job]]:
+    def _all_runs(self) -> Iterator[tuple[str, Job]]:
         if self.search is not None:
             for method in self.search.sources(self.methods):
-                yield from self._search_jobs(self.search, method)
+                yield from self._search_runs(self.search, method)
         for seed in self.seeds:
             for method in self.methods:
                 for variant in self.scratch or self.variants:
@@ -179,8 +179,8 @@ class ComparisonConfig:
                     job["start"] = job_name(method, "off", seed)
                     yield job_name(method, variant, seed, "3-tune"), job
 
-    def _search_jobs(self, search: Search, method: str) -> Iterator[tuple[str, Job]]:
-        """The short runs for one method; those of a variant need the settings of "off"."""
+    def _search_runs(self, search: Search, method: str) -> Iterator[tuple[str, Job]]:
+        """The short runs for one method; other variants need the settings chosen for "off"."""
         for variant in search.candidates:
             for number, candidate in enumerate(search.of(variant, method)):
                 job = self._training(method, variant, 0, search.overrides)
@@ -189,7 +189,7 @@ class ComparisonConfig:
                 yield f"{job_name(method, variant, 0, '1-search')}-{number}", job
 
     def _choices(self, method: str, variant: str) -> list[dict[str, Any]]:
-        """The searches that a run needs, and how each is decided."""
+        """The searches that a run needs, and how each chooses its winner."""
         if self.search is None:
             return []
         (source,) = self.search.sources([method])
@@ -205,12 +205,12 @@ class ComparisonConfig:
         ]
 
     def _run(self, method: str, variant: str, seed: int, finetune: list[str] | None) -> Job:
-        """A run of the table with its evaluation; `finetune`: the overrides, None: from scratch."""
+        """A run with its evaluation. finetune: overrides of fine-tuning, None: from scratch."""
         attacks = {attack: self.fewer.get(attack, self.n) for attack in self.attacks}
-        own = {"n": self.n, "epsilon": self.epsilon, "norm": self.norm, "attacks": attacks}
+        how = {"n": self.n, "epsilon": self.epsilon, "norm": self.norm, "attacks": attacks}
         return {
             **self._training(method, variant, seed, finetune or []),
-            "finetuned": finetune is not None, "evaluation": own,
+            "finetuned": finetune is not None, "evaluation": how,
             "audited": self.audited if variant == "taser" else 0,
             "choices": self._choices(method, variant),
         }  # fmt: skip
@@ -229,27 +229,27 @@ def job_name(method: str, variant: str, seed: int, kind: str = "2-train") -> str
     return f"{seed}-{kind}-{order}-{method}-{plain}"
 
 
-def title_of(method: str, finetuned: bool = False) -> str:
+def method_title(method: str, finetuned: bool = False) -> str:
     """A method's name in tables and above figures."""
     return METHODS.get(method, method) + (" (fine-tuned)" if finetuned else "")
 
 
-def variant_of(variant: str) -> str:
+def variant_label(variant: str) -> str:
     """A variant's name in tables."""
     return VARIANTS.get(variant, variant)
 
 
 def run_title(job: Job) -> str:
     """A run in words, such as "PGD + TASER, seed 0"."""
-    variant = "" if job["variant"] == "off" else f" {variant_of(job['variant'])}"
+    variant = "" if job["variant"] == "off" else f" {variant_label(job['variant'])}"
     tried = "".join(f", {override}" for override in job.get("candidate", []))
-    return f"{title_of(job['method'], 'start' in job)}{variant}, seed {job['seed']}{tried}"
+    return f"{method_title(job['method'], 'start' in job)}{variant}, seed {job['seed']}{tried}"
 
 
 def read_comparison(name: Path | str, *, trust_code: bool = False) -> ComparisonConfig:
-    """The configuration in a YAML file, or a shipped one such as "digits"; checked as a whole."""
+    """The configuration in a YAML file, or a shipped one such as "digits"; all runs are checked."""
     shipped = FOLDER / "compare" / f"{name}.yaml"
-    recipe = f"{name} is the recipe of a run: `taser train --recipe {name}`"
+    recipe = f"{name} is a recipe for one run: `taser train --recipe {name}`"
     try:
         path = shipped if shipped.is_file() and not Path(name).is_file() else find_recipe(name)
     except ValueError:
@@ -263,6 +263,8 @@ def read_comparison(name: Path | str, *, trust_code: bool = False) -> Comparison
     content = read_yaml(path)
     if content.keys() & {"data", "loop", "extends"}:
         raise ValueError(recipe)
+    if not content:
+        raise ValueError(f"{name} is empty; a comparison needs at least `recipe`")
     config = from_mapping(ComparisonConfig, content, str(name))
     config.check_runs(trust_code=trust_code)
     return config

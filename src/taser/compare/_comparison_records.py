@@ -1,4 +1,4 @@
-"""Records of runs: read from a comparison's folder, kept in one compressed file, and read again.
+"""Records of runs, from a comparison's folder or from one compressed file.
 
 results/README.md in the repository describes the file's layout.
 """
@@ -17,14 +17,14 @@ from taser.training._run_folder import read_log
 from ._runs import Runs
 
 Record = dict[str, Any]
-"""Of one run: "run", "job" and, as far as it has come, "config", "result", "evaluations",
-"diagnostics", "validation" and "training"; "error" if it failed."""
+"""One run: "run", "job" and, as far as it got, "config", "result", "evaluations", "diagnostics",
+"validation" and "training"; "error" if it failed."""
 
 FILE = "records.jsonl.xz"
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All runs of a comparison's folder, or of a folder of records, in the order of names."""
+    """All runs in a comparison's folder, or in a folder of records, sorted by name."""
     if (folder / "runs").is_dir():
         runs = Runs(folder / "runs")
         failures = runs.failures()
@@ -68,7 +68,7 @@ def records_file(records: list[Record]) -> bytes:
 
 
 def read_evaluation(evaluation: dict[str, Any]) -> Evaluation:
-    """An evaluation of a record; those of other versions are refused."""
+    """An evaluation in a record; raise if another version wrote it."""
     try:
         return Evaluation.from_json(json.dumps(evaluation))
     except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Where the runs of a comparison are computed: local processes, Dask, or Slurm by submitit."""
+"""Executors for the runs of a comparison: local processes, Dask, and Slurm by submitit."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 SPAWN = get_context("spawn")
-HOURS = 12  # of a Slurm job, unless `timeout_min` says otherwise
+HOURS = 12  # limit of a Slurm job, unless `timeout_min` is given
 
 
 class LocalProcesses(Executor):
-    """Each call in a process of its own, `jobs` at a time; where there are GPUs each has one.
+    """Each call in a new process, `jobs` at a time; each process gets one GPU, if there are any.
 
-    A process that dies takes no other call with it, and all of them end with this one.
+    If a process dies, the others continue; all of them end when this process ends.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -36,7 +36,7 @@ class LocalProcesses(Executor):
             self._places.put(gpus[place % len(gpus)] if gpus else None)
 
     def submit(self, call: Callable, /, *arguments: Any, **options: Any) -> Future:
-        """A future that is done when the process has ended; what the call returns is dropped."""
+        """A future that is done when the process has ended; the return value is dropped."""
         return self._threads.submit(self._run, partial(call, *arguments, **options))
 
     def _run(self, call: Callable) -> None:
@@ -52,7 +52,7 @@ class LocalProcesses(Executor):
             raise RuntimeError(f"{code}, stopped or out of memory")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Stop what is running."""
+        """Terminate the running processes."""
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for process in list(self._running):
             process.terminate()
@@ -76,7 +76,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
-    """The workers of a Dask scheduler, those that join late too; a dead worker's run moves."""
+    """All workers of a Dask scheduler; a run is restarted elsewhere if its worker dies."""
     try:
         from distributed import Client
     except ImportError:
@@ -84,15 +84,15 @@ def dask_executor(address: str) -> Iterator[Executor]:
     with Client(address) as client:
         workers = client.scheduler_info(n_workers=-1)["workers"]
         if wide := [name for name, worker in workers.items() if worker["nthreads"] > 1]:
-            raise ValueError(f"one run at a time: start the worker {wide[0]} with --nthreads 1")
+            raise ValueError(f"workers take one run at a time: start {wide[0]} with --nthreads 1")
         yield client.get_executor()
 
 
 def slurm_executor(settings: str, folder: Path) -> Any:
     """Jobs of Slurm by submitit, which keeps their logs in `folder`.
 
-    settings: what submitit's `update_parameters` takes, as "timeout_min=600 slurm_partition=gpu",
-    and the cluster: `cluster=local` tries it without Slurm.
+    settings: arguments of submitit's `update_parameters`, "timeout_min=600 slurm_partition=gpu";
+    `cluster=local` runs the jobs on this machine, without Slurm.
     """
     try:
         import submitit

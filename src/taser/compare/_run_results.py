@@ -26,7 +26,7 @@ from ._comparison_records import FILE, Record, read_evaluation, read_records, re
 class RunResult:
     """One run's figures and its verdict on each example.
 
-    evaluations: the one on the most examples first; the others are on some of these. diagnostics:
+    evaluations: sorted, the most examples first; the others use a subset of these. diagnostics:
     the "curve" over ε and an "audit", if one was made; older records have more.
     """
 
@@ -46,11 +46,11 @@ class RunResult:
 
     @property
     def attacks(self) -> list[str]:
-        """Their names."""
+        """The names of the attacks."""
         return [name for each in self.evaluations for name in each.attacks]
 
     def correct(self, measure: str) -> Tensor:
-        """(n,) bool: right when clean, under one attack, or in the worst case over all."""
+        """(n,) bool: correct on clean inputs, under one attack, or under all ("worst")."""
         first = self.evaluations[0]
         if measure == "clean":
             return first.clean
@@ -66,11 +66,12 @@ class RunResult:
 class Row:
     """One method with one variant, against a baseline, by default the variant "off".
 
-    accuracy: by measure ("clean", each attack, "worst"), shares with 95 % intervals;
-    gain: the paired difference to the baseline, None for itself, with its interval over examples;
-    gain_range: that of the lowest and the highest seed; gain_retrained: with its interval over
-    examples and trainings, None for one seed; milliseconds: of training for each example; overhead:
-    over the baseline; n: by measure, examples, the same for every seed; chosen: by the search.
+    accuracy: {measure: share with a 95 % interval}, for "clean", each attack and "worst"; gain: the
+    paired difference to the baseline, with an interval over examples (None for the baseline);
+    gain_range: the gains of the lowest and the highest seed; gain_retrained: the gain with an
+    interval over examples and trainings (None for one seed); milliseconds: training time per
+    example; overhead: that time / the baseline's; n: {measure: number of examples}, the same for
+    every seed; chosen: overrides that the search chose.
     """
 
     method: str
@@ -88,7 +89,7 @@ class Row:
 
     @property
     def headline(self) -> str:
-        """The measure that counts."""
+        """The measure that decides the verdict."""
         return headline(list(self.accuracy))
 
     @property
@@ -98,23 +99,23 @@ class Row:
 
 
 def verdict(gain: Interval) -> str:
-    """What a paired 95 % interval says."""
+    """A paired 95 % interval in words."""
     if gain.excludes_zero():
         return "significant gain" if gain.low > 0 else "significant loss"
     return "no significant difference"
 
 
 def headline(measures: Sequence[str]) -> str:
-    """The measure that counts: AutoAttack, or the last there is."""
+    """The measure that decides the verdict: AutoAttack, or else the last."""
     return "autoattack" if "autoattack" in measures else measures[-1]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a comparison has found so far.
+    """The results of a comparison so far.
 
-    records: of all runs, those of the search and unfinished ones included, as in results/README.md;
-    runs: the finished runs of the table.
+    records: all runs, search runs and unfinished runs included, as in results/README.md; runs: the
+    finished runs of the table.
     """
 
     folder: Path
@@ -124,13 +125,13 @@ class Results:
 
     @property
     def measures(self) -> list[str]:
-        """What all runs were evaluated by."""
+        """ "clean", the attacks, and "worst" if there are several attacks."""
         attacks = self.runs[0].attacks
         return ["clean", *attacks, *(["worst"] if len(attacks) > 1 else [])]
 
     @property
     def missing(self) -> dict[str, str]:
-        """Why each run that has no result has none, by its name."""
+        """{name: error or "not finished"} for each run without a result."""
         return {record["run"]: record.get("error", "not finished")
                 for record in self.records if "result" not in record}  # fmt: skip
 
@@ -175,7 +176,7 @@ def read_results(folder: Path | str) -> Results:
 def write_records(folder: Path | str, out: Path | str) -> int:
     """Keep a comparison without its weights: table.md, figures.json and records.jsonl.xz in `out`.
 
-    The table is that of the report in `folder`. Returns the number of finished runs.
+    table.md is copied from `folder`. Returns the number of finished runs.
     """
     results, table = read_results(folder), Path(folder) / "table.md"
     if not table.is_file():
@@ -190,7 +191,7 @@ def write_records(folder: Path | str, out: Path | str) -> int:
 def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = "off") -> list[Row]:
     """A row for each method and variant; gains are over `baseline`.
 
-    Methods are in their own order, and of each "off" comes first, then "taser".
+    Methods keep the order of `runs`; in each, "off" comes first, then "taser".
     """
     methods = list(dict.fromkeys((run.finetuned, run.method) for run in runs))
     groups: dict[tuple[bool, str, str], list[RunResult]] = {}
@@ -208,7 +209,7 @@ def rows(runs: Sequence[RunResult], measures: Sequence[str], *, baseline: str = 
 def _row(
     group: list[RunResult], ours: list[RunResult], theirs: list[RunResult], measures: Sequence[str]
 ) -> Row:
-    """A row of all seeds in `group`; `ours` are those that a run of the baseline is paired with."""
+    """A row of all seeds in `group`; `ours` and `theirs` are its pairs with the baseline."""
 
     def correct(runs: list[RunResult], measure: str) -> Tensor:
         return torch.stack([run.correct(measure) for run in runs])  # (seeds, n)

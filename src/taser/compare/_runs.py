@@ -1,4 +1,4 @@
-"""Runs in folders, and the loop that gives them to an executor as soon as they can begin."""
+"""Runs in folders, and the loop that submits them to an executor."""
 
 import json
 import platform
@@ -18,23 +18,23 @@ from taser._files import Progress, read_json, write_atomically
 from ._comparison_config import Job, run_title
 
 RunJob = Callable[[Path, Job, Progress], dict[str, Any]]
-"""(the run's folder, its settings, progress) → its result, as JSON; resumable by itself."""
+"""(the run's folder, its settings, progress) → its result, as JSON; it resumes a killed run."""
 
-POLL = 0.5  # seconds between two looks at the running ones
+POLL = 0.5  # seconds between checks of the running runs
 NOTE_EVERY = 2.0  # seconds between notes of a run's progress
 
 
 @dataclass(frozen=True)
 class Runs:
-    """folder/<name>/ of each run holds job.json, its settings, and result.json or error.txt.
+    """folder/<name>/ holds a run's settings, job.json, and then result.json or error.txt.
 
-    A running one writes the per cent done and its stage to progress.txt.
+    While it runs, progress.txt holds the percent done and the stage.
     """
 
     folder: Path
 
     def add(self, jobs: dict[str, Job]) -> None:
-        """Add runs by name; those that exist must have the same settings."""
+        """Add runs by name; an existing run must have the same settings."""
         for name, job in jobs.items():
             path = self.folder / name / "job.json"
             text = json.dumps(job, indent=1, sort_keys=True)
@@ -43,7 +43,7 @@ class Runs:
             write_atomically(path, text)
 
     def names(self) -> list[str]:
-        """All runs, in order."""
+        """The names of all runs, sorted."""
         return sorted(path.parent.name for path in self.folder.glob("*/job.json"))
 
     def job(self, name: str) -> Job:
@@ -58,7 +58,7 @@ class Runs:
         """The result of a run that another needs."""
         if (result := self.result(name)) is None:
             why = "failed" if name in self.failures() else "is not finished"
-            raise RuntimeError(f"{name}, which it needs, {why}")
+            raise RuntimeError(f"this run needs {name}, which {why}")
         return result
 
     def finished(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class Runs:
         return {name: found[name].read_text().strip() for name in found if not self.finished(name)}
 
     def status(self, names: Sequence[str]) -> tuple[int, int, str]:
-        """Per cent done, summed over these runs; 100 for each; and a line about them all."""
+        """(percent done, percent total, status line), where each run counts 100 percent."""
         left, failed = [name for name in names if not self.finished(name)], self.failures()
         words, share = [f"{len(names) - len(left)} of {len(names)} runs"], 0
         if failures := sum(name in failed for name in left):
@@ -94,17 +94,18 @@ class Call:
 
     def __call__(self) -> None:
         if not (self.folder / "job.json").is_file():
-            raise FileNotFoundError(f"{platform.node()} does not see {self.folder}, as it has to")
+            host = platform.node()
+            raise FileNotFoundError(f"{host} cannot read {self.folder}; use a shared file system")
         if self.threads:
             torch.set_num_threads(self.threads)
-        # A process that was taken for dead, or that a cluster did not stop, may still have the run.
+        # Another process may still work on this run, if the cluster lost it but did not stop it.
         with FileLock(self.folder / ".lock"):
             if (self.folder / "result.json").exists():
                 return
             try:
                 result = self.run(self.folder, read_json(self.folder / "job.json"), self._noting())
                 write_atomically(self.folder / "result.json", json.dumps(result, indent=1))
-            except Exception as error:  # of any kind: the other runs do not need it
+            except Exception as error:  # of any kind: other runs continue
                 expected = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
                 message = str(error) if expected else f"{type(error).__name__}: {error}"
                 write_atomically(self.folder / "error.txt", f"{message}\n")
@@ -126,7 +127,7 @@ class Call:
         return progress
 
     def checkpoint(self) -> Any:
-        """What submitit is to do when Slurm pre-empts the run: requeue it, and it goes on."""
+        """Called by submitit when Slurm pre-empts the run: requeue it; it resumes."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -136,15 +137,15 @@ def run_all(
     runs: Runs, names: Sequence[str], run: RunJob, executor: Executor, *,
     threads: int | None = None, progress: Progress | None = None,
 ) -> None:  # fmt: skip
-    """Run every one of these that is not finished; a run waits for those whose results it needs.
+    """Run all named runs that are not finished; each waits for the runs whose results it needs.
 
-    executor: any whose `submit` gives objects with `done`, `result` and `cancel`. Runs that failed
-    before are tried again.
+    executor: any whose `submit` returns objects with `done`, `result` and `cancel`. Failed runs
+    are tried again.
     """
     left = {name: set(_needed(runs.job(name))) for name in names if not runs.finished(name)}
     for name in left:
-        for stale in ("error.txt", "progress.txt"):
-            (runs.folder / name / stale).unlink(missing_ok=True)
+        for old in ("error.txt", "progress.txt"):
+            (runs.folder / name / old).unlink(missing_ok=True)
     futures: dict[str, Any] = {}
     try:
         while left or futures:
@@ -162,12 +163,12 @@ def run_all(
             future.cancel()
     if failed := {name: text for name, text in runs.failures().items() if name in names}:
         first = next(iter(failed))
-        message = f"{first}: {failed[first]}. The same command goes on."
+        message = f"{first}: {failed[first]}. Run the same command again to retry them."
         raise RunsFailed(f"{len(failed)} of {len(names)} runs failed; {message}")
 
 
 class RunsFailed(RuntimeError):
-    """Some runs of a comparison failed; the others are finished."""
+    """Some runs of a comparison failed; all others are finished."""
 
 
 def _needed(job: Job) -> Iterator[str]:

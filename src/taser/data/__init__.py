@@ -1,6 +1,6 @@
 """Data sets as tensors in [0, 1], with fixed splits, and batches out of them."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 
 from ._batches import Augmentation, Batch, Batches, CropAndFlip
 from ._cache import DamagedCache, fetch
@@ -13,4 +13,4 @@ __all__ = [
     "FetchError", "Preprocessing", "Split", "Standardisation", "fetch", "load",
 ]  # fmt: skip
 
-check_arguments(globals(), __all__)
+wrap_public_api(globals(), __all__)  # checks argument types, names them in errors

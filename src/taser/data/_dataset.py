@@ -1,4 +1,4 @@
-"""A data set: training, validation and test examples as tensors, and how they were scaled."""
+"""A data set: training, validation and test examples as tensors, and their scaling."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from taser._files import add_numbers
 
-TOLERANCE = 1e-6  # of [0, 1]: what rounding does to pixels that were scaled in float32
+TOLERANCE = 1e-6  # outside [0, 1]: rounding of pixels that were scaled in float32
 ROWS = 4096  # hashed at a time
 
 
@@ -24,9 +24,9 @@ ROWS = 4096  # hashed at a time
 class Split:
     """Inputs x with their labels or targets y; treat both as read-only.
 
-    stored: images (N, C, H, W), float32 in [0, 1] or bytes that stand for k/255; or vectors (N, d),
-    float32. y: class numbers (N,), int64, or targets (N,), float32. `x` converts all bytes at its
-    first use, `rows` only the rows that a batch needs.
+    stored: images (N, C, H, W), float32 in [0, 1] or bytes k meaning k/255; or vectors (N, d),
+    float32. y: class numbers (N,), int64, or targets (N,), float32. `x` converts all bytes when
+    first used, and caches them; `rows` converts only some rows.
 
     >>> import torch
     >>> split = Split(torch.rand(5, 1, 8, 8), torch.arange(5))
@@ -66,7 +66,7 @@ class Split:
         return self.rows(slice(None))
 
     def rows(self, index: Tensor | slice) -> Tensor:
-        """The inputs x[index], and no others."""
+        """The inputs x[index], not cached."""
         x = self.stored[index]
         return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
@@ -82,12 +82,12 @@ class Split:
 
     @property
     def box(self) -> tuple[float, float] | tuple[None, None]:
-        """The bounds of an input: (0, 1) for images, none for the features of a table."""
+        """The bounds of an input: (0, 1) for images, (None, None) for vectors."""
         return (0.0, 1.0) if self.is_images else (None, None)
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of the numbers x and y, however they are stored."""
+        """sha256 of x and y; bytes and floats of the same numbers have the same hash."""
         digest = hashlib.sha256(f"f4{tuple(self.stored.shape)}".encode())
         for start in range(0, len(self), ROWS):
             add_numbers(digest, self.rows(slice(start, start + ROWS)).numpy(force=True))
@@ -102,9 +102,9 @@ class Split:
 
 
 def subset(total: int, n: int, seed: int = 0) -> Tensor:
-    """`n` of `total` examples, drawn once for all models: (min(n, total),), in rising order.
+    """Sorted indices of `n` of `total` examples, the same for all models: (min(n, total),).
 
-    Smaller subsets lie inside larger ones.
+    A smaller subset is part of a larger one.
 
     >>> subset(10, 4)
     tensor([2, 4, 6, 7])
@@ -137,9 +137,9 @@ class Standardisation:
 
     @classmethod
     def fit(cls, x: Tensor, unscaled: Sequence[int] = ()) -> "Standardisation":
-        """Mean and standard deviation of each column of x, (N, d); 0 and 1 for those `unscaled`.
+        """Mean and standard deviation of each column of x, (N, d); 0 and 1 for columns `unscaled`.
 
-        A column that never changes keeps std 1: it becomes zero instead of not a number.
+        A constant column gets std 1, so that it becomes zero and not NaN.
         """
         if x.ndim != 2 or len(x) == 0:
             raise ValueError(f"x should be vectors, (N, d); got {tuple(x.shape)}")
@@ -171,12 +171,12 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits that share no example, with the names and scales of their numbers.
+    """Three splits that share no example, with names and scaling.
 
     classes: the name of each class number, or None for regression; columns: the names of a table's
     features, or None; standardisation, target_standardisation: how the features of a table and the
-    targets of a regression were scaled, or None; keep both with the model; categorical: columns of
-    text, whose features "column=category" are 1 or 0 and not scaled.
+    targets of a regression were scaled, or None; categorical: columns of text, whose features
+    "column=category" are 1 or 0 and not scaled.
     """
 
     name: str
@@ -194,7 +194,7 @@ class Dataset:
             self.check(split, f"the {part} part of {self.name}")
 
     def check(self, split: Split, what: str) -> None:
-        """Raise unless a split has inputs and labels like these."""
+        """Raise unless a split has the input shape, label type and classes of this data set."""
         if split.shape != self.input_shape:
             shapes = f"{split.shape}, the training inputs {self.input_shape}"
             raise ValueError(f"the inputs of {what} have shape {shapes}: they should be the same")
@@ -225,7 +225,7 @@ class Dataset:
 
     @property
     def categories(self) -> dict[str, tuple[str, ...]]:
-        """The features of each categorical column, one of which is 1."""
+        """{categorical column: its features, exactly one of which is 1}."""
         return {
             name: tuple(c for c in self.columns or () if c.startswith(f"{name}="))
             for name in self.categorical
@@ -248,9 +248,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Class names by number, columns in their order, and how features and targets were scaled.
+    """Class names, column names, and how features and targets were scaled.
 
-    A run keeps it, to put other data on the same scale, and outputs back: targets.invert(model(x)).
+    A run stores it, to scale other data alike; targets.invert(model(x)) scales outputs back.
     """
 
     classes: tuple[str, ...] | None
@@ -261,17 +261,17 @@ class Preprocessing:
 
     @classmethod
     def of(cls, data: Dataset) -> "Preprocessing":
-        """That of the data that a model is trained on."""
+        """The preprocessing of a data set."""
         scales = data.standardisation, data.target_standardisation
         return cls(data.classes, data.columns, *scales, data.categorical)
 
     @property
     def square_unit(self) -> float:
-        """What a squared error of 1 is in the units of the target."""
+        """A squared error of 1, in squared units of the target."""
         return 1.0 if self.targets is None else self.targets.std[0] ** 2
 
     def to_json(self) -> str:
-        """As JSON, to the last digit."""
+        """As JSON, without rounding."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
@@ -282,19 +282,19 @@ class Preprocessing:
     def apply(self, dataset: Dataset) -> Dataset:
         """Other data, not yet standardised, with these columns, scales and class numbers.
 
-        Columns are found by their names, and classes by theirs or by these numbers.
+        Columns are matched by name, classes by name or number.
         """
-        own, columns = dataset.columns, self.columns
-        if columns is not None and own is not None:
-            known = {*own, *(c for c in columns if c.partition("=")[0] in dataset.categorical)}
+        given, columns = dataset.columns, self.columns
+        if columns is not None and given is not None:
+            known = {*given, *(c for c in columns if c.partition("=")[0] in dataset.categorical)}
             new = [c for group in dataset.categories.values() for c in group if c not in columns]
             trained = "which the model was trained on"
             if missing := [name for name in columns if name not in known]:
                 raise ValueError(f"{dataset.name} has no column {missing[0]!r}, {trained}")
             if strange := [c for c in new if c.partition("=")[0] in self.categorical]:
                 raise ValueError(f"{dataset.name} has {strange[0]}, a category {trained} without")
-            # A category that the other data lack is a column of zeros, from behind the last one.
-            places = torch.tensor([own.index(c) if c in own else len(own) for c in columns])
+            # A category that the other data lack takes the column of zeros that `pad` appends.
+            places = [given.index(c) if c in given else len(given) for c in columns]
             dataset = dataset._map(
                 lambda s: Split(F.pad(s.x, (0, 1))[:, places], s.y),
                 columns=columns,
@@ -313,7 +313,7 @@ class Preprocessing:
         return dataset._map(lambda split: replace(split, y=number[split.y]), classes=names)
 
     def standardise(self, dataset: Dataset) -> Dataset:
-        """Scale the features, and the targets of a regression, by these numbers, if any."""
+        """Scale the features, and the targets of a regression, if this has a scale."""
         scale, targets = self.standardisation, self.targets
         if scale is None:
             return dataset

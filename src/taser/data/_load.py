@@ -1,4 +1,4 @@
-"""A data set by its name, or the user's own: a folder of images, an .npz, or a table."""
+"""Load a data set by its name, or from a folder of images, an .npz, or a table."""
 
 import csv
 import zipfile
@@ -28,7 +28,7 @@ from ._published import (
 )
 
 SUFFIXES = (".npz", ".csv", ".parquet")
-CATEGORIES = 100  # of one column: with more it is rather a name
+CATEGORIES = 100  # most categories of a column; with more it is probably a name
 
 
 def load(
@@ -40,14 +40,13 @@ def load(
     """A data set as tensors, with splits that are the same on every machine.
 
     name_or_path: a name ("digits", "cifar10", …), a folder of images by class, an .npz, .csv or
-    .parquet; a name comes first: a folder that is called like one is "./digits".
+    .parquet; write "./digits" for a folder with the name of a data set.
 
-    root: the cache of fetched data sets; validation, test, seed: the shares that are held out where
-    the source has no such part: the test part first, then the validation part of what is left; the
-    same share of each class; size: for a folder, (H, W) or one number to resize images to; target,
-    ignore, task: for a table, the column to predict, columns to leave out, and "classification" or
-    "regression" where it should not be guessed; standardise: whether vectors are standardised by
-    their training part, by default they are.
+    root: the cache of fetched data sets; validation, test, seed: the shares to hold out if the
+    source has no such part, test first, validation from the rest, the same share of each class;
+    size: for a folder, (H, W) or one number to resize images to; target, ignore, task: for a table,
+    the column to predict, columns to leave out, and "classification" or "regression" to replace the
+    guess; standardise: whether to standardise vectors by the training part (None: yes).
 
     >>> digits = load("digits")
     >>> digits.input_shape, len(digits.train), len(digits.validation), len(digits.test)
@@ -58,7 +57,7 @@ def load(
     suffix = path.suffix.lower()
 
     def refuse(what: str, **options: object) -> None:
-        """Raise for an option that would change nothing, rather than let it pass unnoticed."""
+        """Raise for an option that would have no effect."""
         if given := [name for name, value in options.items() if value not in (None, ())]:
             raise ValueError(f"{what} takes no {', '.join(given)}")
 
@@ -104,7 +103,7 @@ ROWS = 1024  # copied at a time, so that no second copy of everything is made
 
 
 def _split(name: str, raw: RawDataset, shares: dict[str, float], seed: int) -> Dataset:
-    """A data set of tensors; a part that the source lacks is held out of its training examples."""
+    """A data set of tensors; a missing part is held out of the training examples."""
     train = raw.parts["train"]
     kept = np.arange(len(train[1]))
     splits: dict[str, Any] = {}
@@ -113,7 +112,7 @@ def _split(name: str, raw: RawDataset, shares: dict[str, float], seed: int) -> D
             splits[part] = _tensors(raw, part, np.arange(len(raw.parts[part][1])))
             continue
         labels = None if raw.classes is None else train[1][kept]
-        held = hold_out(len(kept), share, seed=(seed, number), labels=labels)
+        held = hold_out(len(kept), share, seed=(seed, number), labels=labels, name=name)
         splits[part] = _tensors(raw, "train", kept[held])
         kept = kept[~held]
     splits["train"] = _tensors(raw, "train", kept)
@@ -123,10 +122,10 @@ def _split(name: str, raw: RawDataset, shares: dict[str, float], seed: int) -> D
 
 
 def _tensors(raw: RawDataset, part: str, rows: np.ndarray) -> Split:
-    """Rows of a part: the bytes of images as they are, everything else as float32."""
+    """Rows of a part: images in bytes stay bytes, everything else becomes float32."""
     x, y = raw.parts[part]
     keep = x.dtype == np.uint8 and x.ndim == 4
-    # Memory from torch: numpy asks for huge pages, which a virtual machine can be slow to find.
+    # torch allocates: numpy requests huge pages, which can be slow on a virtual machine.
     out = torch.empty((len(rows), *x.shape[1:]), dtype=torch.uint8 if keep else torch.float32)
     for start in range(0, len(rows), ROWS):
         out[start : start + ROWS].numpy()[:] = x[rows[start : start + ROWS]]
@@ -135,12 +134,13 @@ def _tensors(raw: RawDataset, part: str, rows: np.ndarray) -> Split:
 
 
 def hold_out(
-    n: int, fraction: float, *, seed: int | tuple[int, ...], labels: np.ndarray | None = None
-) -> np.ndarray:
-    """A mask (n,) of about `fraction` of the examples; with class labels (n,), of each class."""
+    n: int, fraction: float, *, seed: int | tuple[int, ...], labels: np.ndarray | None = None,
+    name: str = "the data set",
+) -> np.ndarray:  # fmt: skip
+    """A mask (n,) of about `fraction` of the examples, or of each class if labels are given."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"the fraction to hold out should lie strictly in (0, 1); got {fraction}")
-    # Raw words of a bit generator are the one stream that numpy promises never to change.
+    # numpy promises never to change the raw words of a bit generator.
     order = np.argsort(np.random.PCG64(seed).random_raw(n), kind="stable")
     groups = np.zeros(n, dtype=np.int64) if labels is None else labels
     held = np.zeros(n, dtype=bool)
@@ -148,15 +148,15 @@ def hold_out(
         members = order[groups[order] == group]
         held[members[: round(fraction * len(members))]] = True
     if not held.any() or held.all():
-        whose = "examples" if labels is None else "examples in these classes"
-        raise ValueError(f"{n} {whose} are too few to hold out {fraction:g}: a part would be empty")
+        found = f"{name} has {n} examples{' in these classes' * (labels is not None)}"
+        raise ValueError(f"{found}, too few to hold out {fraction:g}: a part would be empty")
     return held
 
 
 def encode_labels(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Each array of labels as class numbers, and the names of the classes in sorted order.
 
-    The first array is that of the training part; a label that it lacks is an error.
+    The first array has the training labels; a label that it lacks is an error.
 
     >>> import numpy as np
     >>> encode_labels([np.array(["dog", "cat"])])
@@ -181,7 +181,7 @@ DEEP = ("I", "I;16", "I;16B", "I;16L", "F")  # more than eight bits for a channe
 def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> RawDataset:
     """Images at path/class/*, or at path/train/class/*, path/test/class/*; RGB unless all are grey.
 
-    size: (H, W), or one number for both, that images are cut and resized to; by default their own.
+    size: (H, W), or one number for both, to crop and resize images to (None: no resizing).
     """
     shape = (size, size) if isinstance(size, int) else size and tuple(size)
     if shape is not None and (len(shape) != 2 or min(shape) < 1):
@@ -194,7 +194,7 @@ def read_folder(path: Path, *, size: int | tuple[int, int] | None = None) -> Raw
     for part, named in files.items():
         if unknown := ", ".join(sorted({name for name, _ in named}.difference(classes))):
             raise ValueError(f"{roots[part]} has classes that {roots['train']} lacks: {unknown}")
-    # From the headers alone, so before the long part of the work.
+    # Check the headers first, because decoding takes long.
     grey, first = True, files["train"][0][1]
     for _, file in (pair for named in files.values() for pair in named):
         with _opened(file) as image:
@@ -249,7 +249,7 @@ def _opened(file: Path) -> Iterator[Image.Image]:
 
 
 def read_npz(path: Path) -> RawDataset:
-    """x and y; or x_train and y_train, with x_test, y_test, x_validation, y_validation if there.
+    """Arrays x and y; or x_train, y_train, and optionally x_test, y_test, x_validation, …
 
     x: images (N, C, H, W) or (N, H, W), as bytes or as floats in [0, 1], or vectors (N, d).
     y: whole numbers or strings are classes; floats are the targets of a regression.
@@ -275,7 +275,7 @@ def read_npz(path: Path) -> RawDataset:
 def read_extra(path: Path, dataset: Dataset) -> Split:
     """More images of the same classes from an .npz with `image` and `label`, or x and y.
 
-    image: (N, H, W, C) bytes, as generated sets are published, or as :func:`load` takes them.
+    image: (N, H, W, C) bytes, the layout of published generated sets, or as for :func:`load`.
     """
     if not dataset.train.is_images or dataset.classes is None:
         raise ValueError(f"data.extra is for images with classes; {dataset.name} holds others")
@@ -300,7 +300,7 @@ def read_extra(path: Path, dataset: Dataset) -> Split:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays in an .npz; no pickles, for an array of objects could run code."""
+    """The arrays in an .npz; pickled objects are refused, because they could run code."""
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             unpacked = sum(member.file_size for member in archive.zip.infolist())
@@ -331,10 +331,9 @@ def read_table(
 ) -> RawDataset:
     """The columns as features, in their order, and the column `target` as y.
 
-    A column of text, with no number in it, is categorical: a feature "column=category" for each of
-    its at most 100 categories, which is 1 or 0. ignore: columns to leave out. task: whether the
-    target is a class or a number; by default a class if it is text or has at most 20 distinct
-    values, all whole.
+    A column of text without numbers is categorical: each of its at most 100 categories becomes a
+    feature "column=category" with values 1 and 0. ignore: columns to leave out. task: by default
+    classification if the target is text or has at most 20 distinct values, all whole.
     """
     if task not in (None, *get_args(Task)):
         raise ValueError(f"task should be one of {', '.join(get_args(Task))}; got {task!r}")
@@ -365,7 +364,7 @@ def read_table(
         return RawDataset(parts, None, columns, categorical)
     if (missing := np.flatnonzero(y == "")).size:
         raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
-    # Whole numbers as such, so that 10 comes after 9; from 2^53 on neighbours become one.
+    # As integers, so that 10 sorts after 9; above 2^53 floats are not exact.
     if values is not None and whole and bool((abs(values) < 2**53).all()):
         y = values.astype(np.int64)
     (y,), classes = encode_labels([y])
@@ -373,7 +372,7 @@ def read_table(
 
 
 def _is_categorical(column: np.ndarray) -> bool:
-    """Whether it is text without a number or a gap, of 2 to 100 categories that repeat."""
+    """Whether a column is text without numbers or gaps, in 2 to 100 categories that repeat."""
     values = np.unique(column)
     return bool(
         2 <= len(values) <= min(CATEGORIES, len(column) // 2) and (values != "").all()
@@ -382,7 +381,7 @@ def _is_categorical(column: np.ndarray) -> bool:
 
 
 def _floats(column: np.ndarray) -> np.ndarray | None:
-    """Text as numbers; None if an entry is none."""
+    """Text as numbers; None if an entry is not a number."""
     try:
         return column.astype(np.float64)
     except ValueError:
@@ -401,7 +400,7 @@ def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
 
 
 def _csv(path: Path) -> dict[str, np.ndarray]:
-    """The columns as text; the first row names them."""
+    """The columns of a CSV file as text; the first row names them."""
     with open(path, newline="", encoding="utf-8-sig") as stream:
         rows = [[entry.strip() for entry in row] for row in csv.reader(stream) if row]
     names, rows = (rows or [[]])[0], rows[1:]

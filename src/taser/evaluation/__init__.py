@@ -1,6 +1,6 @@
 """Measuring what has been trained."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 from taser.data._dataset import subset
 
 from ._audit import Audit, TooFewCorrect, audit, undefended
@@ -10,12 +10,7 @@ from ._corruptions import shift
 from ._evaluate import Curve, accuracy_curve, evaluate
 from ._out_of_distribution import out_of_distribution
 from ._record import Evaluation, Finding
-from ._regression import (
-    RegressionEvaluation,
-    compare_errors,
-    error_curve,
-    evaluate_regression,
-)
+from ._regression import RegressionEvaluation, compare_errors, error_curve, evaluate_regression
 from ._statistics import (
     Comparison,
     Interval,
@@ -34,7 +29,7 @@ __all__ = [
     "read_certificates", "retrained_interval", "shift", "subset", "undefended",
 ]  # fmt: skip
 
-check_arguments(globals(), (
+wrap_public_api(globals(), (  # checks argument types, names them in errors
     "accuracy_curve", "accuracy_interval", "attack_smoothed", "audit", "certify",
     "difference_interval", "evaluate", "evaluate_regression", "mcnemar", "shift", "subset",
     "undefended",

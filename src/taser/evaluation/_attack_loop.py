@@ -28,26 +28,26 @@ from taser.stein._model_state import check_module
 from ._record import Finding, Verdicts, predictions, seeded
 
 TRIED = 32  # examples that a model is checked with
-OUTPUTS = 1e-4  # of the largest logit: float32 rounding through a deep network stays well below
-GRADIENTS = 1e-2  # of the gradient's length: rounding moves a few kinks of ReLU
+OUTPUTS = 1e-4  # tolerance / largest logit: float32 rounding in a deep network is far below
+GRADIENTS = 1e-2  # tolerance / gradient norm: rounding moves a few kinks of ReLU
 AT_ONCE = 64  # images on a CPU: LeNet-5 is twice as fast as with 192
-VALUES = AT_ONCE * 28 * 28  # of smaller images more: 8×8 digits gain a fifth to a half
+VALUES = AT_ONCE * 28 * 28  # more of smaller images: 8×8 digits are 1.2–1.5 times faster
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one stage of an attack did to a batch of R examples."""
+    """The result of one stage of an attack on a batch of R examples."""
 
     rows: Tensor  # (R,)
     broken: Tensor  # (R,) bool
     distance: Tensor  # (R,), zero where not broken
-    points: Tensor  # (k, *), the inputs that broke k of them
+    points: Tensor  # (k, *), the inputs that broke the k broken examples
     findings: tuple[Finding, ...]
     seconds: float
 
 
 class FolderConflict(ValueError):
-    """A folder that holds the results of another evaluation."""
+    """The folder holds the results of another evaluation."""
 
 
 class BatchStore:
@@ -57,7 +57,7 @@ class BatchStore:
         self.folder = folder
         path = folder / "settings.json"
         wanted = json.loads(json.dumps(settings))  # as it will be read back
-        advice = "choose another folder (--out), or remove that one to start anew"
+        advice = "choose another folder (--out), or remove this one to start anew"
         if not path.exists():
             if (folder / "batches").exists():
                 what = "batches without their settings.json"
@@ -108,12 +108,12 @@ T = TypeVar("T")
 def share(
     count: int, folder: Path | None, finished: Callable[[int], T | None], work: Callable[[int], T]
 ) -> Iterator[tuple[int, T]]:
-    """(i, result) for each i < count, in the order in which results are there.
+    """Yield (i, result) for each i < count, in the order in which results are ready.
 
     Processes that share `folder` divide the work by file locks; `finished` reads what was done.
     """
     left = list(range(count))
-    for wait in (0, -1):  # first what nobody else works on, then what others have not finished
+    for wait in (0, -1):  # first items that no other process works on, then the rest
         for i in left.copy():
             result = finished(i)
             if result is None and folder is None:
@@ -130,9 +130,9 @@ def share(
 
 @dataclass(frozen=True)
 class AttackLoop:
-    """Runs attacks, which see `prepared`, a faster form of the model, on n examples.
+    """Runs attacks on n examples, against `prepared`, a faster copy of the model.
 
-    Their points are classified by `model`, and count only inside the threat's ball and box.
+    `model` classifies the attacked points; they count only inside the threat's ball and box.
     """
 
     model: Model
@@ -141,11 +141,11 @@ class AttackLoop:
     y: Tensor
     seed: int
     batch_size: int
-    store: BatchStore | None = None  # of finished batches
+    store: BatchStore | None = None  # for finished batches
 
     @classmethod
     def of(cls, model: Model, x: Tensor, y: Tensor, *options: Any, eot: int = 1) -> Self:
-        """For a model that is prepared here; options: seed, batch_size and store.
+        """Prepare the model; options: seed, batch_size and store.
 
         eot: draws of a random model in each call of an attack; its verdicts are majorities.
         """
@@ -159,7 +159,7 @@ class AttackLoop:
         return predictions(self.model, x, self.batch_size) == y
 
     def estimate(self, passes: int) -> str:
-        """How long so many forward passes of one example take, in words, from one of a batch."""
+        """The time for `passes` forward passes of one example, in words, measured on one batch."""
         x = self.x[: self.batch_size]
         predictions(self.prepared, x[:2])  # the first call is slow
         start = time.perf_counter()
@@ -172,8 +172,8 @@ class AttackLoop:
         """Attack the examples that are `correct`, (n,): verdicts, points (n, *), findings.
 
         Each stage of a cascade runs on all examples that are still correct, in full batches. key:
-        seeds and names its batches, by default the attack's name; progress: counted in forward
-        passes, where passes that a broken example skips count as done.
+        seeds and names the batches, by default the attack's name; progress: in forward passes;
+        passes that a broken example skips count as done.
         """
         key = key or attack.name
         correct, points = correct.clone(), self.x.cpu().clone()
@@ -250,12 +250,12 @@ class AttackLoop:
 
 
 def passes_of(attack: Attack) -> int:
-    """Forward passes that an attack costs at most for one example; 1000 if it does not say."""
+    """The most forward passes of an attack per example; 1000 if it has no `passes`."""
     return sum(getattr(stage, "passes", 1000) for stage in stages_of(attack))
 
 
 def warnings_to_findings(caught: list[warnings.WarningMessage], name: str) -> list[Finding]:
-    """Warnings for users as findings; others are issued again."""
+    """Warnings for users as findings; other warnings are issued again."""
     for w in caught:
         if not issubclass(w.category, UserWarning):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
@@ -263,7 +263,7 @@ def warnings_to_findings(caught: list[warnings.WarningMessage], name: str) -> li
 
 
 class Differentiable(nn.Module):
-    """The same outputs; where the model detaches its input, a gradient of zero and no error."""
+    """The same outputs; if the model detaches its input, the gradient is zero and not an error."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class Differentiable(nn.Module):
 
 
 def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
-    """The fastest copy of `model`, folded and channels last, of the same logits and gradients."""
+    """The fastest copy (folded, channels last) that has the model's logits and gradients."""
     try:
         plain = copy.deepcopy(check_module(model)).eval().requires_grad_(False)
     except Exception:  # a module may refuse in any way
@@ -302,7 +302,7 @@ def prepare(model: Model, x: Tensor, y: Tensor) -> Model:
 
 
 class _Prepared(nn.Module):
-    """Few images at a time, whose activations fit a CPU's cache, with channels innermost."""
+    """Runs few images at a time, whose activations fit a CPU's cache, in channels-last format."""
 
     def __init__(self, inner: nn.Module, channels_last: bool) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ MIN_CORRECT = 30
 
 
 class TooFewCorrect(ValueError):
-    """The model gets too few of the examples right for an audit; more of them may do."""
+    """The model gets too few of the examples right for an audit; give more examples."""
 
     def __init__(self, correct: int | str, given: int) -> None:
         why = "with fewer, chance alone could explain what a check finds"
@@ -34,10 +34,10 @@ class TooFewCorrect(ValueError):
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """The checks' results.
+    """Results of all checks.
 
-    n: how many of the `given` examples the model gets right; curve: their accuracy as ε grows;
-    robust: how many are right under every attack; settings: seeds, hashes, versions and budgets.
+    n: number of the `given` examples that the model gets right; curve: their accuracy against ε;
+    robust: number that is right under every attack; settings: seeds, hashes, versions and budgets.
     """
 
     checks: tuple[Check, ...]
@@ -58,10 +58,7 @@ class Audit:
 
     @property
     def accuracy(self) -> Interval:
-        """Robust accuracy over all examples given, per example under the worst of all attacks.
-
-        If a check failed it is only an upper bound.
-        """
+        """Accuracy under all attacks, over all examples; an upper bound if a check failed."""
         return accuracy_interval(torch.arange(self.given) < self.robust)
 
     @property
@@ -71,12 +68,12 @@ class Audit:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that speak against the model."""
+        """The checks that failed."""
         return tuple(check for check in self.checks if check.passed is False)
 
     @property
     def skipped(self) -> tuple[Check, ...]:
-        """The checks that could not be made."""
+        """The checks that were skipped."""
         return tuple(check for check in self.checks if check.passed is None)
 
     def numbers(self) -> dict[str, Any]:
@@ -97,15 +94,15 @@ def audit(
 ) -> Audit:  # fmt: skip
     """Check a model for gradient masking (Athalye et al., 2018; Carlini et al., 2019).
 
-    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only what the model gets right is attacked.
-    threat: by default ℓ∞, 8/255; surrogate: an undefended model of the same task, or a function
-    that trains one, called after all was checked; without it the transfer check is skipped; steps,
-    restarts: of PGD, which is also run with four times the steps and with twice the starts;
-    queries: of each attack without gradients for one example; out: a folder to store finished
-    batches in, so that the audit goes on when it is started again.
+    model: (B, *) → logits (B, C); x: (n, *); y: (n,). Only correct examples are attacked. threat:
+    by default ℓ∞, 8/255; surrogate: an undefended model for the same task, or a function that
+    trains one, called after all inputs were checked; without it the transfer check is skipped;
+    steps, restarts: PGD's; it is also run with four times the steps and with twice the restarts;
+    queries: per example, for each attack without gradients; out: a folder for finished batches,
+    from which an audit that was killed resumes.
 
-    A comparison fails if the attack that should be weaker breaks more than 2 % of the examples
-    beyond those of the stronger one, significantly (exact binomial test, 1 %).
+    A check fails if the weaker of two attacks breaks more than 2 % of the examples that the
+    stronger one does not break, significantly (exact binomial test, 1 %).
     """
     threat = threat or Threat()
     if y.is_floating_point():

@@ -1,4 +1,4 @@
-"""The audit's checks: each one question with a number, its limit and a verdict."""
+"""The audit's checks: each measures a number and compares it with a limit."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,11 +32,11 @@ from taser.stein._model_state import eval_mode
 from ._attack_loop import AttackLoop, Differentiable, passes_of
 from ._record import Finding, seeded
 
-ALLOWED = 0.02  # the share that a weaker attack may break alone: searches stop before their end
+ALLOWED = 0.02  # share that only the weaker attack may break: no search is exhaustive
 # Between losses: honest networks differ by some points, hidden gradients by tens. Not calibrated.
 ALLOWED_LOSS = 0.10
 SMALL_STEP = 1 / 30  # of ε
-# Of robust examples: at most 1 % for honest networks on digits, for most masked ones 29 % or more.
+# Share of robust examples: at most 1 % for honest networks on digits, mostly over 29 % for masked.
 ALLOWED_UNPREDICTED = 0.10
 OVERFITTED_ABOVE, OVERFITTED_RATIO = 0.5, 3.0  # accuracy under one step, and how many times less
 SIGNIFICANCE = 0.01  # a check fails if its count is less probable at the allowed share
@@ -51,7 +51,7 @@ LONGER = 4  # times as many steps, to see whether PGD has converged
 
 @dataclass(frozen=True)
 class Check:
-    """A question with its answer: what was measured, as text and as numbers, and why it matters."""
+    """The result of a check: what was measured, as text and as numbers, and why it matters."""
 
     name: str
     passed: bool | None  # None where the check was skipped, and `figure` then says why
@@ -61,7 +61,7 @@ class Check:
 
     @property
     def status(self) -> Literal["passed", "failed", "skipped"]:
-        """In one word."""
+        """The result in one word."""
         return "skipped" if self.passed is None else "passed" if self.passed else "failed"
 
 
@@ -70,9 +70,9 @@ def counted(
 ) -> Check:
     """Failed if count/n exceeds the allowed share significantly (one-sided exact binomial test).
 
-    other: of two attacks of equal strength, one alone breaks `count` examples and the other alone
-    this many. Then the test is the exact sign test of those (McNemar's), and the check passes as
-    well where the difference is at most the allowed share of n.
+    other: for two attacks of equal strength, `count` examples are broken by the first alone and
+    `other` by the second alone. The test is then the exact sign test (McNemar's); the check also
+    passes if the difference is at most the allowed share of n.
     """
     from scipy.stats import binom  # slow to import
 
@@ -88,9 +88,9 @@ def counted(
 class AuditTarget:
     """A model, n examples that it gets right, and the cached results of attacks on them.
 
-    `after_…`: (n,) bool, those still right. An attack's own name seeds it and its stored batches.
-    robust: (n,) bool, right after every attack within the threat so far; passes: forward passes
-    done of the `planned` ones, if every example takes all of them.
+    `after_…`: (n,) bool, the examples that are still correct. The name of an attack seeds it and
+    names its stored batches. robust: (n,) bool, correct after every attack within the threat so
+    far; passes: forward passes done, of `planned`; skipped passes count as done.
     """
 
     loop: AttackLoop
@@ -113,7 +113,7 @@ class AuditTarget:
     all_examples = property(lambda self: torch.ones(self.n, dtype=torch.bool))
 
     def after(self, attack: Attack, right: Tensor) -> Tensor:
-        """Run an attack on the examples `right`, (n,): those that are still right."""
+        """Run an attack on the examples `right`, (n,) bool; the examples that stay correct."""
         cost = passes_of(attack) * self.n
 
         def report(step: int, total: int, label: str) -> None:
@@ -126,7 +126,7 @@ class AuditTarget:
         if attack.threat.epsilon <= self.threat.epsilon:
             self.robust = self.robust & ~(right & ~verdicts.correct)
         said = {finding.message for finding in self.findings.values()}
-        for finding in findings:  # one for all batches, and one for all attacks that say the same
+        for finding in findings:  # each message once
             if finding.message not in said:
                 self.findings.setdefault(finding.name, finding)
         return verdicts.correct
@@ -134,7 +134,7 @@ class AuditTarget:
     def after_pgd(
         self, name: str, right: Tensor, losses: Iterable[str] = LOSSES, **options: Any
     ) -> Tensor:
-        """After PGD on each loss in turn; options: those of :class:`RestartedPGD`."""
+        """After PGD on each loss in turn; options: arguments of :class:`RestartedPGD`."""
         budget = dict[str, Any](threat=self.threat, steps=self.steps, restarts=self.restarts)
         for loss in losses:
             attack = RestartedPGD(name=f"{name} {loss}", loss=LOSSES[loss], **(budget | options))
@@ -148,27 +148,27 @@ class AuditTarget:
 
     @cached_property
     def after_probe(self) -> Tensor:
-        """And after PGD on the smooth margin, which TASER's penalty is about."""
+        """Then after PGD on the smooth margin, the probe of TASER's penalty."""
         return self.after_pgd("pgd", self.after_cross_entropy, ["margin probe"])
 
     @cached_property
     def after_losses(self) -> Tensor:
-        """And after PGD on the margin."""
+        """Then after PGD on the margin."""
         return self.after_pgd("pgd", self.after_probe, ["margin"])
 
     @cached_property
     def after_longer(self) -> Tensor:
-        """And after all three with more steps from one more start."""
+        """Then after PGD on all three losses with four times the steps, from a new start."""
         return self.after_pgd("longer", self.after_losses, steps=LONGER * self.steps, restarts=1)
 
     @cached_property
     def after_restarts(self) -> Tensor:
-        """After all three from as many new random starts, on what `after_losses` left."""
+        """After `after_losses`, PGD on all three losses from as many new random starts."""
         return self.after_pgd("restarted", self.after_losses)
 
     @cached_property
     def after_gradients(self) -> Tensor:
-        """After PGD of all kinds, and APGD on each wrong class (which needs four classes)."""
+        """After all PGD attacks, and targeted APGD (which needs four classes)."""
         right = self.after_longer & self.after_restarts
         if self.classes < 4:
             return right
@@ -176,7 +176,7 @@ class AuditTarget:
 
     @cached_property
     def after_epsilon(self) -> dict[float, Tensor]:
-        """After PGD on every loss, by ε: multiples of the threat's, and the whole box."""
+        """{ε: after PGD on every loss}, for multiples of the threat's ε, and the whole box."""
         box = self.threat.reach(self.loop.x)
         found = {self.threat.epsilon: self.after_losses}
         for epsilon in (*(e for f in FACTORS if (e := f * self.threat.epsilon) < box), box):
@@ -187,10 +187,10 @@ class AuditTarget:
 
 
 class Rehearsal(AuditTarget):
-    """Runs no attack: it counts their passes, and finds options that an attack would refuse."""
+    """Runs no attack; it counts forward passes, and raises for options that an attack refuses."""
 
     def after(self, attack: Attack, right: Tensor) -> Tensor:
-        """All that were right."""
+        """`right` unchanged."""
         self.passes += passes_of(attack) * self.n
         return right
 
@@ -220,7 +220,7 @@ CHECKS: list[Measure] = []
 
 
 def check(name: str) -> Callable[[Measure], Measure]:
-    """Name a check, whose docstring is the explanation, and list it."""
+    """Register a check under a name; its docstring is the explanation."""
 
     def decorate(measure: Measure) -> Measure:
         why = " ".join((measure.__doc__ or "").split())
@@ -231,7 +231,7 @@ def check(name: str) -> Callable[[Measure], Measure]:
 
 
 def _broken(before: Tensor, after: Tensor) -> int:
-    """How many examples are right before and not after. (n,), (n,)."""
+    """The number of examples that are right before and not after. (n,), (n,)."""
     return int((before & ~after).sum())
 
 
@@ -269,7 +269,7 @@ def differentiated(target: AuditTarget) -> Check:
 def _outputs(
     target: AuditTarget, x: Tensor, *, differentiable: bool = False, seed: int = 0
 ) -> Tensor:
-    """(B, C); seed: of the draws of a random model."""
+    """Logits (B, C). seed: for a model that draws random numbers."""
     model, grad = Differentiable(target.loop.model), torch.set_grad_enabled
     with seeded(x.device, seed), eval_mode(model, freeze=True), grad(differentiable):
         return torch.cat([model(b).detach().float() for b in x.split(target.loop.batch_size)])
@@ -296,7 +296,7 @@ def gradients(target: AuditTarget) -> Check:
     return counted(target.n, int((~usable).sum()), "without a usable gradient")
 
 
-# Gradient attacks against one another.
+# Gradient attacks are compared with each other.
 
 
 @check("iterative beats one-step")
@@ -409,7 +409,7 @@ def large_epsilon(target: AuditTarget) -> Check:
     return counted(target.n, int(right.sum()), what)
 
 
-# Attacks without gradients of the model, which should break nothing that gradients did not.
+# Attacks without the model's gradients should break nothing that gradient attacks did not.
 
 
 def _beyond_gradients(target: AuditTarget, what: str, *plan: Attack) -> Check:
@@ -447,8 +447,8 @@ def decision_based(target: AuditTarget) -> Check:
 
 @check("transfer from an undefended model")
 def transfer(target: AuditTarget) -> Check:
-    """Examples made for another model know nothing of this one; where they still do better than its
-    own gradients, those are masked (Papernot et al., 2017)."""
+    """Examples are made for another model, without this one; if they still break more than attacks
+    with this model's gradients, the gradients are masked (Papernot et al., 2017)."""
     if target.surrogate is None:
         return Check("", None, "no surrogate model was given", "")
     transfers = []

@@ -1,7 +1,7 @@
 """Certified ℓ2 robustness by randomised smoothing (Cohen, Rosenfeld and Kolter, 2019).
 
-The smoothed classifier g gives x the class that the base classifier f gives x + σz most often, z
-standard normal. If that class has probability p > ½, g is constant on the ball of radius σΦ⁻¹(p).
+The smoothed classifier is g(x) = argmax_c P(f(x + σz) = c), z ~ N(0, I), f the base classifier. If
+the class has probability p > ½, g is constant on the ball of radius σΦ⁻¹(p).
 """
 
 import json
@@ -37,22 +37,22 @@ from ._statistics import (
 )
 
 FIRST = 50  # draws before the first bound, at least
-FUTILE = 0.01  # level of the bounds from above that end draws; certificates do not depend on them
+FUTILE = 0.01  # level of the upper bounds that end draws; certificates do not depend on them
 TOGETHER = 8  # examples in a batch, in a file, and for one process at a time
 CHUNK = 64  # draws of an example's noise at once, whatever the batch
-COMPARED = 32  # draws of each example that measure how far the fast network's logits are off
+COMPARED = 32  # draws per example for the error of the fast network's logits
 ABSTAINED = -1
 COLUMNS = ("index", "y", "prediction", "count", "drawn", "radius", "noise_std")  # (n,) each
 
 
 @dataclass(frozen=True, eq=False)
 class Certificates:
-    """What is certified of g on n examples; the radius of each can be recomputed from its counts.
+    """Certificates of g on n examples; every radius can be recomputed from the counts.
 
-    index, y: rows in the data given, and labels. prediction: the class of g, −1 where it abstains.
-    count, drawn: how often the class was given, in how many draws. radius: σΦ⁻¹(p), p the lower
-    Clopper–Pearson bound of count/drawn at the level that settings["looks"] gives for `drawn`; zero
-    where g abstains. noise_std: of the noise that was drawn. All are (n,).
+    index, y: rows in the data, and labels. prediction: the class of g, −1 where it abstains. count,
+    drawn: votes for that class, and all votes. radius: σΦ⁻¹(p), p the lower Clopper–Pearson bound
+    of count/drawn at the level in settings["looks"] for `drawn`; zero where g abstains. noise_std:
+    standard deviation of the drawn noise. All are (n,).
     """
 
     index: Tensor
@@ -65,11 +65,11 @@ class Certificates:
     settings: dict[str, Any]
 
     def certified(self, radius: float) -> Tensor:
-        """(n,) bool: right, and certified for every change of less than this ℓ2 norm."""
+        """(n,) bool: correct, and certified for every change of less than this ℓ2 norm."""
         return (self.prediction == self.y) & (self.radius >= radius)
 
     def accuracy(self, radius: float = 0.0) -> Interval:
-        """The share that is certified at a radius; at zero, of right predictions."""
+        """The share that is certified at a radius; at zero, the share of correct predictions."""
         return accuracy_interval(self.certified(radius))
 
     def difference(self, other: Self, radius: float = 0.0) -> tuple[Interval, float]:
@@ -82,7 +82,7 @@ class Certificates:
 
     @property
     def abstained(self) -> int:
-        """On how many examples no class was certified at any radius."""
+        """The number of examples on which no class was certified at any radius."""
         return int((self.prediction == ABSTAINED).sum())
 
     def numbers(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Certificates:
 
 
 class NoisyClassifier(nn.Module):
-    """f(D(x + σz)) for a draw of z, D the denoiser or nothing: (B, *) → logits (B, C)."""
+    """f(D(x + σz)) for a draw of z, D the denoiser or the identity: (B, *) → logits (B, C)."""
 
     def __init__(self, model: Model, sigma: float, denoiser: Any = None) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class NoisyClassifier(nn.Module):
         if denoiser is not None and not hasattr(denoiser, "at"):
             wanted = "taser.scores.Denoiser.load(file), or from_diffusers(…)"
             got = type(denoiser).__name__
-            raise TypeError(f"denoiser should be one such as {wanted}; got {got}")
+            raise TypeError(f"denoiser should be such as {wanted}; got {got}")
         self.score = None if denoiser is None else denoiser.at(sigma=sigma)
         self.fast: Model = self.model
         self.reduced, self.unsure = False, -1.0
@@ -124,24 +124,23 @@ class NoisyClassifier(nn.Module):
         return found.float() if isinstance(found, Tensor) else found
 
     def accelerate(self, x: Tensor, y: Tensor, precision: Precision) -> None:
-        """Vote by a faster form of the model, in bfloat16 if `precision` says so."""
+        """Vote with a faster copy of the model, in bfloat16 if `precision` allows it."""
         self.fast = prepare(self.model, x, y)
         chosen = precision == "auto" and has_bfloat16(x.device)
         self.reduced = precision == "bfloat16" or chosen
 
     @torch.no_grad()
     def calibrate(self, x: Tensor) -> None:
-        """Measure how far off the fast logits are, at noisy copies of the examples x, (k, *).
+        """Measure the error e of the fast logits at noisy copies of the examples x, (k, *).
 
-        Logits that are off by e cannot exchange two that differ by more than 2e. With less than
-        4e between the largest two the model itself decides.
+        It cannot exchange logits more than 2e apart. Below 4e the original model decides.
         """
         x = x.repeat(COMPARED, *[1] * (x.ndim - 1))
         z = noise_like(x, torch.Generator(x.device).manual_seed(0))
         self.unsure = 4 * float((self(x, z, fast=True) - self(x, z)).abs().max())
 
     def classes_of(self, x: Tensor, z: Tensor) -> tuple[Tensor, int]:
-        """The class of each x + σz, (B,), as the model itself gives it; and how many there are."""
+        """The original model's class of each x + σz, (B,); and the number of classes."""
         logits = self(x, z, fast=True)
         (first, second), found = logits.topk(2).values.unbind(1), logits.argmax(1)
         close = (~(first - second > self.unsure)).nonzero()[:, 0]
@@ -153,17 +152,17 @@ class NoisyClassifier(nn.Module):
     def votes(
         self, x: Tensor, draws: int, generators: Sequence[torch.Generator], batch_size: int
     ) -> tuple[Tensor, Tensor]:
-        """How often each class is given to each of k examples x, (k, *): (k, C); and Σ‖z‖²/d, (k,).
+        """Votes for each class on k examples x, (k, *): (k, C); and Σ‖z‖²/d, (k,).
 
-        The noise of an example is drawn from its own generator, whatever the batch.
+        Each example has a generator, so its noise does not depend on the batch.
         """
-        pieces = [(i, min(CHUNK, draws - start))
+        chunks = [(i, min(CHUNK, draws - start))
                   for i in range(len(x)) for start in range(0, draws, CHUNK)]  # fmt: skip
         counts: Any = 0
         squares = torch.zeros(len(x), dtype=torch.float64)
         at_once = max(1, batch_size // CHUNK)
-        for start in range(0, len(pieces), at_once):
-            part = pieces[start : start + at_once]
+        for start in range(0, len(chunks), at_once):
+            part = chunks[start : start + at_once]
             z = torch.cat([noise_like(x[i].expand(m, *x.shape[1:]), generators[i])
                            for i, m in part])  # fmt: skip
             rows = torch.tensor([i for i, m in part for _ in range(m)], device=x.device)
@@ -176,12 +175,12 @@ class NoisyClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class Sampling:
-    """After how many draws bounds are computed, and when draws of an example end.
+    """When bounds are computed, and when the draws for an example end.
 
-    looks: {draws: level}, after draws, draws/2, draws/4, …, at least 50. The levels sum to α, so
-    that the bounds hold together at 1 − α (union bound); the last, where what is hard to certify
-    is decided, has α/2. Without radii it is the only one. wanted: for each radius within reach
-    Φ(radius/σ), and the share of all draws that certifies it.
+    looks: {draws: level}, at draws, draws/2, draws/4, …, at least 50. The levels sum to α, so that
+    all bounds hold together at 1 − α (union bound); the last level is α/2. Without radii there is
+    only the last. wanted: (Φ(radius/σ), share of all draws that certifies it) for each radius that
+    can be reached.
     """
 
     sigma: float
@@ -190,7 +189,7 @@ class Sampling:
 
     @classmethod
     def of(cls, sigma: float, radii: Sequence[float], draws: int, alpha: float) -> Self:
-        """Raise where no radius, or none of the `radii`, can be certified."""
+        """Raise if no radius, or none of the `radii`, can be certified."""
         from scipy.stats import binom  # slow to import
 
         if not 0 < alpha < 0.5:
@@ -214,7 +213,7 @@ class Sampling:
         return cls(sigma, looks, tuple(zip(shares, needed, strict=True)))
 
     def decided(self, count: int, drawn: int) -> bool:
-        """Whether each radius is certified, or will hardly be."""
+        """Whether every radius is certified, or unlikely to be."""
         low = probability_bounds(count, drawn, self.looks[drawn])[0]
         high = probability_bounds(count, drawn, FUTILE)[1]
         return all(low >= p or high < needed for p, needed in self.wanted)
@@ -232,19 +231,19 @@ def certify(
     `selection` draws choose the class, at most `draws` others bound its probability from below at
     level 1 − alpha (Clopper–Pearson).
 
-    denoiser: of :mod:`taser.scores`, in front of the model, so that a network that was never
-    trained with noise can be certified (Salman et al., 2020; Carlini et al., 2022).
+    denoiser: from :mod:`taser.scores`, applied before the model, to certify a network that was
+    never trained with noise (Salman et al., 2020; Carlini et al., 2022).
 
-    radii: those that matter. Draws of an example end as soon as each is certified or hardly can be,
-    by bounds after draws, draws/2, draws/4, … that hold together at 1 − alpha. Without radii every
-    example gets all draws and its largest radius.
+    radii: the radii of interest. Draws for an example end as soon as every radius is certified or
+    unlikely to be, by bounds after draws, draws/2, draws/4, … that hold together at 1 − alpha.
+    Without radii every example gets all draws and its largest radius.
 
-    precision: "bfloat16" votes in half precision, "auto" where the hardware has it. Where the two
-    largest logits are closer than rounding could exchange, the model itself decides.
+    precision: "bfloat16" votes in half precision, "auto" where the hardware has it. If rounding
+    could exchange the two largest logits, the model decides in full precision.
 
     n, seed, progress: as for :func:`taser.evaluate`, counted in draws. box: the range of x. out: a
-    folder that keeps finished examples; several processes may share it. The noise of an example
-    depends on seed and its row alone.
+    folder for finished examples, which several processes may share. The noise of an example depends
+    only on `seed` and its row.
     """
     noisy = NoisyClassifier(model, sigma, denoiser)
     radii = sorted(float(radius) for radius in radii)
@@ -279,8 +278,8 @@ def certify(
         generators = [torch.Generator(device).manual_seed(combine_seeds(seed, row))
                       for row in index[part].tolist()]  # fmt: skip
         found = _certify_group(noisy, x[part], sampling, selection, generators, batch_size)
-        own = zip(index[part].tolist(), y[part].tolist(), found, strict=True)
-        entries = [{"index": row, "y": label, **entry} for row, label, entry in own]
+        labelled = zip(index[part].tolist(), y[part].tolist(), found, strict=True)
+        entries = [{"index": row, "y": label, **entry} for row, label, entry in labelled]
         if folder:
             write_atomically(path_of(i), json.dumps({"examples": entries}) + "\n")
         return entries
@@ -311,8 +310,8 @@ def _certify_group(
     left, before = list(range(len(x))), 0
     count, squares, entries = [0] * len(x), [0.0] * len(x), [dict[str, Any]()] * len(x)
     for look, level in sampling.looks.items():
-        own = [generators[i] for i in left]
-        votes, more = noisy.votes(x[left], look - before, own, batch_size)
+        remaining = [generators[i] for i in left]
+        votes, more = noisy.votes(x[left], look - before, remaining, batch_size)
         for place, i in enumerate(left):
             count[i] += int(votes[place, guess[i]])
             squares[i] += float(more[place])
@@ -337,7 +336,7 @@ def certified_radius(count: int, drawn: int, alpha: float, sigma: float) -> floa
 def _check(
     noisy: NoisyClassifier, x: Tensor, y: Tensor, box: tuple[float | None, float | None]
 ) -> int:
-    """Raise for data, a model or a denoiser that cannot be certified; the number of classes."""
+    """The number of classes; raise for data, a model or a denoiser that cannot be certified."""
     low, high = box
     if low is not None and high is not None and noisy.sigma > high - low:
         beyond = f"is more than the range [{low:g}, {high:g}] of the inputs"
@@ -354,7 +353,7 @@ def _check(
 
 
 def _check_denoiser(denoise: Any, sigma: float, x: Tensor, *, pixels: bool) -> None:
-    """Raise for one of other data, or in other coordinates than x, (B, *)."""
+    """Raise if the denoiser was trained on other data, or in other coordinates than x, (B, *)."""
     noisy = x + sigma * noise_like(x, torch.Generator(x.device).manual_seed(0))
 
     def error(denoised: Tensor) -> float:
@@ -364,9 +363,9 @@ def _check_denoiser(denoise: Any, sigma: float, x: Tensor, *, pixels: bool) -> N
     if not found < sigma:
         raise ValueError(
             f"the denoiser leaves an error of {found:.3g} at sigma={sigma:g}, more than the noise: "
-            "it is of other data, or of inputs in another range, such as [-1, 1]"
+            "it was trained on other data, or on inputs in another range, such as [-1, 1]"
         )
-    others = {  # if it is one of …, but was taken for one of the other
+    others = {  # the denoiser's range, if it was taken for the other
         "[-1, 1]": (denoise(2 * noisy - 1, 2 * sigma) + 1) / 2,
         "[0, 1]": 2 * denoise((noisy + 1) / 2, sigma / 2) - 1,
     }
@@ -374,7 +373,7 @@ def _check_denoiser(denoise: Any, sigma: float, x: Tensor, *, pixels: bool) -> N
         if (lower := error(denoised)) < 0.95 * found:
             raise ValueError(
                 f"the denoiser leaves an error of {found:.3g} at sigma={sigma:g}, and {lower:.3g} "
-                f"if it is taken for one of inputs in {coordinates}: give its coordinates, as "
+                f"if its inputs are in {coordinates}: give its coordinates, as "
                 "taser.scores.from_edm takes them"
             )
 
@@ -398,13 +397,13 @@ def attack_smoothed(
     batch_size: int = 256, box: tuple[float | None, float | None] = (0.0, 1.0),
     progress: Progress | None = None,
 ) -> dict[float, Tensor]:  # fmt: skip
-    """Which examples, (n,) bool, an ℓ2 attack on g at each radius does not show to be wrong.
+    """{radius: (n,) bool}: the examples that an ℓ2 attack on g at this radius does not break.
 
-    x: the data that :func:`certify` was given. PGD follows the mean probability of `gradient_draws`
-    draws (Salman et al., 2019). An example is wrong, at this radius and above, if at the attacked
-    point another class than its label has the most of at most `draws` votes, significantly at the
-    level alpha over all radii. At radius zero, which is always among them, that point is the
-    example itself. What is certified at a radius is not attacked there.
+    x: the data given to :func:`certify`. PGD follows the mean probability over `gradient_draws`
+    draws (Salman et al., 2019). An example is broken, at this radius and above, if at the attacked
+    point a wrong class has the most of at most `draws` votes, significantly at the level alpha over
+    all radii. Radius zero, the clean example, is always included. Examples certified at a radius
+    are not attacked there.
     """
     settings = certificates.settings
     noisy, device = NoisyClassifier(model, settings["sigma"], denoiser), device_of(model, x)
@@ -436,7 +435,7 @@ def attack_smoothed(
 
 
 def _hashes(noisy: NoisyClassifier, x: Tensor) -> dict[str, str | None]:
-    """What the certificates are of. x: the examples, (n, *)."""
+    """Hashes of data, model and denoiser. x: the examples, (n, *)."""
     return {
         "data": sha256_of_arrays([x.numpy(force=True)]), "weights": weights_hash(noisy.model),
         "denoiser": None if noisy.score is None else weights_hash(noisy.score),
@@ -447,10 +446,10 @@ def _shown_wrong(
     noisy: NoisyClassifier, x: Tensor, y: Tensor, draws: int, level: float,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    """Whether another class than y, (k,), has the most votes at x, (k, *): (k,) bool.
+    """Whether a class other than y, (k,), has the most votes at x, (k, *): (k,) bool.
 
-    By the test of the two largest counts (Hung and Fithian, 2019), after an eighth of the draws and
-    after all, each at half of the level.
+    It tests the two largest counts (Hung and Fithian, 2019), after an eighth of the draws and after
+    all, each at half of the level.
     """
     from scipy.stats import binomtest  # slow to import
 

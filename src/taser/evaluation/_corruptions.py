@@ -1,7 +1,7 @@
 """Accuracy under common corruptions of images, after CIFAR-10-C (Hendrycks and Dietterich, 2019).
 
-The levels of severity 1 … 5 are CIFAR-10-C's own; where our form is simpler than theirs, they are
-about as strong, and the function says so. Pixels are not rounded to bytes.
+The levels of severity 1 … 5 are from CIFAR-10-C; where our form is simpler, the levels are about
+as strong, and the docstring says so. Pixels are not rounded to bytes.
 """
 
 import io
@@ -32,7 +32,7 @@ SMALL = 1e-12  # in place of zero in a denominator
 class Corruption:
     """A change that no adversary chose: noise, blur, weather, compression.
 
-    apply: (x, level, generator) → images like x, (B, C, H, W); levels: those of severity 1 … 5.
+    apply: (x, level, generator) → images like x, (B, C, H, W); levels: for severity 1 … 5.
 
     >>> import torch
     >>> dim = Corruption("dim", lambda x, level, generator: level * x, (0.9, 0.8, 0.7, 0.6, 0.5))

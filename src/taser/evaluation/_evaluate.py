@@ -29,7 +29,7 @@ from ._model_checks import (
 from ._record import Evaluation, Finding, Provenance, Verdicts, device_of, seeded
 from ._regression import evaluate_regression
 
-FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the threat's ε
+FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # times the threat's ε
 
 ATTACKED_BY = ("autoattack", "spsa")
 
@@ -43,22 +43,22 @@ def evaluate(
     """Attack `model` on `n` of the examples x, (N, *), with labels y, (N,).
 
     threat: by default ℓ∞, 8/255, pixels in [0, 1]; attacks: names ("autoattack", "spsa", "pgd", …)
-    or attacks of your own; n: examples, drawn with a fixed seed, the same for every model, N or
-    more for all; seed, batch_size: of the attacks, which with the same weights and data give the
-    same record; progress: called with (done, total, label), counted in forward passes; eot: draws
-    that each call of an attack averages, by default 20 for a model whose outputs change between
-    calls; its verdicts are majorities of 100 draws, and a finding says how sure they are.
+    or :class:`taser.attacks.Attack` objects; n: number of examples, drawn with a fixed seed, the
+    same for every model; seed, batch_size: used by the attacks; the same values give the same
+    record; progress: called with (done, total, label), counted in forward passes; eot: draws that
+    each call of an attack averages, by default 20 for a model whose outputs change between calls;
+    a verdict is then the majority of 100 draws, and a finding counts the uncertain verdicts.
 
-    The targets of a regression, y in float32, give a :class:`RegressionEvaluation`, by
-    :func:`evaluate_regression`; targets: how they were standardised.
+    A regression (y in float32) gives a :class:`RegressionEvaluation`, by
+    :func:`evaluate_regression`; targets: how its targets were standardised.
 
-    out: a folder for finished batches, from which an evaluation that was killed resumes, and then
-    for evaluation.json and the adversarial inputs.
+    out: a folder for finished batches, from which an evaluation that was killed resumes, and for
+    evaluation.json and the adversarial inputs.
 
-    Each attack is tried on **every** example that is right when clean, and the worst case counts
-    those that are right under all. The model runs in eval mode and is left as it was; attacks see a
-    copy with BatchNorm folded, but verdicts are the model's own, and only points in the ball and in
-    the box count.
+    Each attack runs on **every** example that is correct when clean; the worst case counts examples
+    that are correct under all attacks. The model runs in eval mode and is not changed; attacks see
+    a copy with BatchNorm folded, but the model itself gives the verdicts, and only points in the
+    ball and in the box count.
     """
     if y.is_floating_point():
         chosen = ("pgd", "spsa") if tuple(attacks) == ATTACKED_BY else attacks
@@ -101,11 +101,11 @@ def evaluate(
 
 
 def _majority(loop: AttackLoop, x_adv: Tensor, eot: int) -> Finding:
-    """How many verdicts of a random model the votes at the attacked inputs leave open."""
+    """The number of uncertain verdicts of a random model at the attacked inputs."""
     with seeded(loop.x.device, loop.seed), eval_mode(loop.model, freeze=True):
         votes = torch.cat([loop.model(part.to(loop.x)) for part in x_adv.split(loop.batch_size)])
     right = votes.gather(1, loop.y[:, None])[:, 0].cpu()
-    # 1.96 standard deviations of a share of one half.
+    # 1.96 standard deviations of a share of ½
     unsure = int(((right - 0.5).abs() < 0.98 / VOTES**0.5).sum())
     message = (
         f"the model's outputs change between calls: attacks averaged {eot} draws, and a verdict is "
@@ -130,14 +130,14 @@ def _plan(
         plan.append(attack)
     names = [attack.name for attack in plan]
     if not plan or len(set(names)) < len(names):
-        raise ValueError(f"attacks should have one name each, and there should be one; got {names}")
+        raise ValueError(f"attacks should be at least one, with different names; got {names}")
     return plan
 
 
 def _run(
     loop: AttackLoop, plan: Sequence[Attack], findings: list[Finding], progress: Progress | None
 ) -> tuple[Tensor, dict[str, Verdicts], Tensor]:
-    """Clean verdicts, those of each attack, the input that broke it first; adds findings."""
+    """Clean verdicts, verdicts of each attack, the input that broke each; adds findings."""
     with seeded(loop.x.device, loop.seed):
         clean = loop.correct(loop.x, loop.y).cpu()
     robust, x_adv = clean.clone(), loop.x.cpu().clone()
@@ -180,8 +180,8 @@ def accuracy_curve(
 ) -> Curve:  # fmt: skip
     """Accuracy under an attack at multiples of the threat's ε. x: (n, *); y: (n,).
 
-    attack: by default PGD on the margin, 20 steps from 2 starts. A broken example stays broken at
-    larger ε. In ℓ∞, an ε beyond the box is left out.
+    attack: by default PGD on the margin, 20 steps from 2 starts. An example broken at one ε counts
+    as broken at larger ones. In ℓ∞, an ε beyond the box is left out.
     """
     threat = threat or Threat()
     make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))

@@ -22,7 +22,7 @@ from ._record import Finding, Verdicts, predictions
 TOLERANCE = 1e-6  # of the box: what rounding does to pixels that were scaled in float32
 COMPARED = 200  # examples whose distances are measured
 CHANGE = 1e-4  # of the logits' length: more than rounding between two calls
-SQUARE_ALONE = 0.002  # of all examples: AutoAttack's own limit
+SQUARE_ALONE = 0.002  # share of all examples: the limit in AutoAttack
 
 
 def check_data(x: Tensor, y: Tensor, threat: Threat) -> list[Finding]:
@@ -80,7 +80,7 @@ def _half_distance(x: Tensor, y: Tensor, threat: Threat) -> Tensor:
 
 
 class FixedBuffers(nn.Module):
-    """A module that changes its own buffers, called with copies of the same ones each time."""
+    """Calls a module that changes its buffers with copies of the same buffers each time."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def check_model(model: Model, x: Tensor, y: Tensor) -> tuple[int, list[Finding]]
 def _oddities_of(
     model: Model, norms: list[_BatchNorm], x: Tensor, logits: Tensor, again: Tensor, alone: Tensor
 ) -> Iterator[Finding]:
-    """again: the logits of a second call; alone: (1, C), those of the first example by itself."""
+    """again: the logits of a second call; alone: (1, C), logits of the first example alone."""
     if any(module.training for module in check_module(model).modules()):
         yield Finding("train mode", "the model was in train mode; evaluated in evaluation mode")
     fresh = [n for n in norms if not n.running_mean.any() and bool((n.running_var == 1).all())]  # type: ignore[union-attr]

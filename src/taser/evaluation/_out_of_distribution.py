@@ -54,8 +54,8 @@ def ood_statistics(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Statistics of each input, (n,); the usual ones are larger out of distribution.
 
-    The residuals are those of the margin probe for the predicted class, which needs no label:
-    Δm + s·∇m, and s·∇m alone. Max softmax: −max_k p_k (Hendrycks and Gimpel, 2017); energy:
+    The residuals Δm + s·∇m, and s·∇m alone, use the margin m of the predicted class, not a label.
+    Max softmax: −max_k p_k (Hendrycks and Gimpel, 2017); energy:
     −LSE(z) (Liu et al., 2020); score norm: ‖s(x)‖₂.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
@@ -84,7 +84,7 @@ def out_of_distribution(
     """The AUROC of each statistic for x, (n, *), against each set of `outside`, (m, *).
 
     reference: training inputs, (N, *), for the mean of a residual r; "centred" is |r − mean|. The
-    inputs outside should not be made of the examples x, or the intervals are wrong.
+    intervals are wrong if `outside` was made from the examples x.
     """
     sets = {"training data": reference, "the data": x, **outside}
     found: list[dict[str, Tensor]] = []

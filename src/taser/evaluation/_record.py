@@ -86,7 +86,7 @@ def predictions(model: Model, x: Tensor, batch_size: int = 100) -> Tensor:
 
 
 def device_of(model: Model, x: Tensor) -> torch.device:
-    """The device of the weights; that of x where there are none."""
+    """The device of the weights, or of x for a model without weights."""
     module = check_module(model)
     return next((t.device for t in chain(module.parameters(), module.buffers())), x.device)
 
@@ -101,13 +101,13 @@ class Provenance:
     data: str  # sha256 of the examples' x and y
     attacks: dict[str, str]  # each with all options
     versions: dict[str, str]
-    answers: str = ""  # sha256 of the clean predictions: weights can be used in two ways
+    answers: str = ""  # sha256 of the clean predictions: two models can share weights
 
     @classmethod
     def of(
         cls, model: Model, x: Tensor, y: Tensor, attacks: Sequence[Attack], seed: int, batch: int
     ) -> "Provenance":
-        """That of an evaluation of `model` on x, (n, *), and y, (n,)."""
+        """The provenance of an evaluation of `model` on x, (n, *), and y, (n,)."""
         with seeded(x.device, seed):
             found = predictions(model, x, batch)
         packages = ("torch", "numpy", "pyautoattack")
@@ -140,8 +140,8 @@ def described(value: Any) -> str:
         return f"Tensor {sha256_of_arrays([value.numpy(force=True)])}"
     if callable(value):  # a repr would hold its address
         name = getattr(value, "__qualname__", type(value).__name__)
-        own = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
-        held = [f"{key}={described(own[key])}" for key in own if not key.startswith("_")]
+        fixed = {} if hasattr(value, "__qualname__") else getattr(value, "__dict__", {})
+        held = [f"{key}={described(fixed[key])}" for key in fixed if not key.startswith("_")]
         return f"{name}({', '.join(held)})" if held else name
     return repr(value)
 
@@ -154,7 +154,7 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-FORMAT = 2  # format 1 had "standing" where there is "correct", and the mean of two attacks
+FORMAT = 2  # format 1 had "standing" for "correct", and the mean of two attacks
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Regression under attack: errors in the target's own units, example by example."""
+"""Regression under attack: errors in the units of y, example by example."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ from ._model_checks import check_data
 from ._record import Finding, Provenance, described, device_of, seeded
 from ._statistics import LEVEL, Interval
 
-CURVE_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the threat's ε
+CURVE_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the threat's ε
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RegressionEvaluation:
-    """Predictions of a regression for n examples, clean and under each attack, in y's own units.
+    """Predictions of a regression for n examples, clean and under each attack, in units of y.
 
-    attacks: the prediction at the worst point that each attack found, x itself included.
+    attacks: {name: prediction at the worst point that the attack found, x included}.
     """
 
     threat: Threat
@@ -40,13 +40,13 @@ class RegressionEvaluation:
     attacks: dict[str, Tensor]  # (n,) each
     findings: tuple[Finding, ...]
     provenance: Provenance
-    x_adv: Tensor | None = None  # (n, *): the worst point of all; not in the JSON
+    x_adv: Tensor | None = None  # (n, *): the worst point over all attacks; not in the JSON
 
     n = property(lambda self: len(self.index))
 
     @property
     def worst(self) -> Tensor:
-        """(n,): of each example the prediction with the largest error, clean or attacked."""
+        """(n,): for each example the prediction with the largest error, clean or attacked."""
         found = torch.stack([self.clean, *self.attacks.values()])
         return found.gather(0, (found - self.y).abs().argmax(0)[None])[0]
 
@@ -104,7 +104,7 @@ def mean_interval(values: Tensor, level: float = LEVEL) -> Interval:
 def compare_errors(
     first: RegressionEvaluation, second: RegressionEvaluation
 ) -> dict[str, Interval]:
-    """The MSE of the first less that of the second, clean and worst case, paired by example."""
+    """MSE of the first minus MSE of the second, clean and worst case, paired by example."""
     if first.provenance.data != second.provenance.data or first.threat != second.threat:
         raise ValueError("two regressions are compared on the same examples, within one threat")
     pairs = {"clean": (first.clean, second.clean), "worst case": (first.worst, second.worst)}
@@ -122,10 +122,9 @@ def evaluate_regression(
 ) -> RegressionEvaluation:  # fmt: skip
     """Raise the squared error of a regression on `n` of the examples x, (N, *), targets y, (N,).
 
-    threat: by default ℓ∞, 0.5, without bounds; targets: how y was standardised, so that errors are
-    in its own units; attacks: of "pgd", "spsa", "spsa-strong", "fgsm" and "noise", or attacks of
-    your own; the other options are those of :func:`taser.evaluate`. The folder `out` gets
-    evaluation.json.
+    threat: by default ℓ∞, 0.5, without bounds; targets: how y was standardised, to report errors in
+    units of y; attacks: "pgd", "spsa", "spsa-strong", "fgsm", "noise", or :class:`Attack` objects;
+    other options: as in :func:`taser.evaluate`. evaluation.json is written into the folder `out`.
     """
     threat = threat or Threat("linf", 0.5, low=None, high=None)
     index = subset(len(x), n)
@@ -138,7 +137,7 @@ def evaluate_regression(
     model = check_module(model)
 
     def predicted(points: Tensor) -> Tensor:
-        """(n, *) → (n,), of the model's own standardised targets."""
+        """(n, *) → (n,), predictions of the standardised targets."""
         with eval_mode(model, freeze=True), torch.no_grad():
             parts = [model(part.clone()) for part in points.split(batch_size)]
         if any(len(p) != p.numel() for p in parts) or sum(map(len, parts)) != len(points):
@@ -172,7 +171,7 @@ def evaluate_regression(
         worse = counts & ((answers - y).abs() > largest)
         worst[worse], largest[worse] = moved[worse], (answers - y).abs()[worse]
 
-    def own(values: Tensor) -> Tensor:
+    def in_units(values: Tensor) -> Tensor:
         values = values.double().cpu()
         return values if targets is None else targets.invert(values[:, None])[:, 0]
 
@@ -183,7 +182,8 @@ def evaluate_regression(
         {"taser": __version__, "torch": torch.__version__, "numpy": np.__version__},
     )  # fmt: skip
     result = RegressionEvaluation(
-        threat, index, own(y), own(clean), {name: own(v) for name, v in found.items()},
+        threat, index, in_units(y), in_units(clean),
+        {name: in_units(v) for name, v in found.items()},
         tuple(findings), provenance, worst.cpu(),
     )  # fmt: skip
     if out is not None:
@@ -202,9 +202,9 @@ def error_curve(
     attack: Callable[[Threat], Attack] | None = None, factors: Sequence[float] = CURVE_FACTORS,
     **options: Any,
 ) -> list[tuple[float, float]]:  # fmt: skip
-    """(ε, MSE) from ε = 0 on, in rising order; options: those of :func:`evaluate_regression`.
+    """(ε, MSE) from ε = 0 on, in rising order; options: as in :func:`evaluate_regression`.
 
-    attack: by default PGD, 20 steps from 2 starts. What a smaller ball reaches a larger one does.
+    attack: by default PGD, 20 steps from 2 starts. Errors never fall as ε grows.
     """
     make = attack or (lambda t: RestartedPGD(t, steps=20, restarts=2))
     points: list[tuple[float, float]] = []

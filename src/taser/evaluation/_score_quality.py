@@ -1,4 +1,4 @@
-"""How good a denoiser is as a score: measured on data that it has not seen."""
+"""The quality of a denoiser as a score, measured on held-out data."""
 
 import math
 from collections.abc import Callable
@@ -23,9 +23,9 @@ class Level:
     timestep: int
     sigma: float
     error: float  # mean squared error of the denoiser, as a share of σ²
-    linear: float  # that of the best linear one
+    linear: float  # the error of the best linear denoiser
     stein: Estimate  # E[L f] at noised points, for the worst of random test functions f
-    score_rms: float  # at clean points
+    score_rms: float  # root mean square of s at clean points
     flip: float | None  # ‖s(flip x) − flip s(x)‖/‖s‖, None for vectors
 
     @property

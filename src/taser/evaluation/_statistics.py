@@ -11,7 +11,7 @@ from torch import Tensor
 from ._record import Evaluation
 
 LEVEL = 0.95
-FEW = 20  # examples, of whose variance fewer say too little
+FEW = 20  # examples; with fewer the variance is too uncertain
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL) -> Interval:
     """Exact binomial interval of an accuracy p (Clopper and Pearson, 1934).
 
     correct: (n,) bool, or (k, n) for k verdicts on each example (several networks, several
-    corruptions), which are not independent: n is replaced by the number of
-    independent verdicts of the same variance. How much k other networks would differ is not in it.
+    corruptions), which are not independent: n is replaced by the number of independent verdicts
+    with the same variance. The interval does not cover how much other networks would differ.
     """
     shares = _per_example(correct, level)
     return _share_interval(
@@ -43,9 +43,9 @@ def accuracy_interval(correct: Tensor, *, level: float = LEVEL) -> Interval:
 def _share_interval(
     p: float, variance: float, n: float, shares: np.ndarray, level: float
 ) -> Interval:
-    """That of as many independent verdicts as estimate p so well (Korn and Graubard, 1998).
+    """Interval from the number of independent verdicts of this variance (Korn, Graubard, 1998).
 
-    By no more than n where few of the shares say anything of the variance.
+    That number is at most n if fewer than 20 shares inform the variance.
     """
     independent = p * (1 - p) / variance if variance > 0 else n
     if min(np.count_nonzero(shares < 1), np.count_nonzero(shares > 0)) < FEW:
@@ -68,12 +68,12 @@ def difference_interval(first: Tensor, second: Tensor, *, level: float = LEVEL) 
 
     Both: (n,) bool, or (k, n) for k pairs of networks, as for :func:`accuracy_interval`. The share
     p that only `first` gets right and the share q that only `second` does have exact intervals; the
-    bounds of p − q are √(a² + b² + 2ab·√(pq/((1−p)(1−q)))) away, a and b the distances to those of
-    p and q, at which the last term, the correlation of p and q, is taken.
+    bounds of p − q are √(a² + b² + 2ab·√(pq/((1−p)(1−q)))) away, with a and b the distances to the
+    bounds of p and q; the last term, their correlation, is evaluated at these bounds.
     """
     _check_paired(first, second)
     shares = _per_example(first, level) - _per_example(second, level)
-    # Of k pairs an example's verdicts are not independent: how many examples one vote is.
+    # The k verdicts on an example are not independent: the number of examples per verdict.
     vote = float((shares**2).sum() / np.abs(shares).sum()) if shares.any() else 1.0
     sums = shares.clip(min=0).sum(), -shares.clip(max=0).sum()
     bounds = (probability_bounds(s / vote, len(shares) / vote, (1 - level) / 2) for s in sums)
@@ -93,7 +93,7 @@ def difference_interval(first: Tensor, second: Tensor, *, level: float = LEVEL) 
 def retrained_interval(
     first: Sequence[Tensor], second: Sequence[Tensor], *, level: float = LEVEL
 ) -> Interval:
-    """The same difference, for other examples and networks trained again with other seeds.
+    """The same difference; the interval also covers networks trained with other seeds.
 
     Both: k ≥ 2 trainings, paired by seed, each (n,) or (c, n) verdicts. Their gains g_s and the
     examples' mean gains d_i scatter independently: mean ± the larger of t_{k−1}·√(var(g)/k) and
@@ -121,7 +121,7 @@ def retrained_interval(
 
 
 def _unseen(n: int, level: float) -> float:
-    """The largest probability of what n examples did not show: 1 − (α/2)^{1/n}."""
+    """Upper bound on the probability of an event absent in n examples: 1 − (α/2)^{1/n}."""
     return 1 - ((1 - level) / 2) ** (1 / n)
 
 
@@ -157,7 +157,7 @@ def auroc(inside: Tensor, outside: Tensor) -> Interval:
     """P(outside > inside) + ½ P(outside = inside), the Mann–Whitney statistic, exact with ties.
 
     inside: (n,), outside: (m,), of different examples. ½ is chance, 1 is perfect, 0 is perfect with
-    the sign turned. The 95 % interval is that of a share with the variance of DeLong et al. (1988).
+    the sign turned. The 95 % interval uses the variance of DeLong et al. (1988).
 
     >>> import torch
     >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])).value  # three wins and a tie of 4
@@ -189,7 +189,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more robust one model is: paired interval and McNemar's exact test."""
+    """Robust accuracy of one model minus another's: paired interval, McNemar's exact test."""
 
     first: str
     second: str
@@ -199,7 +199,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """rows[model][column]; the differences of each pair's worst cases; n examples, the same."""
+    """rows[model][column]; worst-case differences for each pair; the same n examples for all."""
 
     rows: dict[str, dict[str, Cell]]
     differences: tuple[Difference, ...]
@@ -212,7 +212,7 @@ class Comparison:
 
 
 def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
-    """Clean accuracy, each attack that all have in common, and the worst case over these.
+    """Clean accuracy, each attack that all evaluations share, and the worst case over these.
 
     A cell is best if the paired interval of its difference from every other model is positive, at
     the level 1 − 0.05/(m − 1) for m models.
@@ -229,16 +229,16 @@ def compare(evaluations: Mapping[str, Evaluation]) -> Comparison:
     level = 1 - (1 - LEVEL) / max(len(robust) - 1, 1)
     rows: dict[str, dict[str, Cell]] = {name: {} for name in robust}
     for column, verdicts in columns.items():
-        for name, own in verdicts.items():
+        for name, verdict in verdicts.items():
             rivals = [other for rival, other in verdicts.items() if rival != name]
-            gains = [difference_interval(own, other, level=level).low for other in rivals]
+            gains = [difference_interval(verdict, other, level=level).low for other in rivals]
             best = bool(gains) and min(gains) > 0
-            rows[name][column] = Cell(accuracy_interval(own), best)
+            rows[name][column] = Cell(accuracy_interval(verdict), best)
     return Comparison(rows, found, next(iter(evaluations.values())).n)
 
 
 def _shared_attacks(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """The attacks that all were tried with, in the same settings, on the same examples."""
+    """The attacks that all models faced, with the same settings, on the same examples."""
     if not evaluations:
         raise ValueError("there is nothing to compare")
     first = next(iter(evaluations.values()))

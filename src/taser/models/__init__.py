@@ -1,6 +1,6 @@
 """Networks to begin with; any `nn.Module` of yours serves as well."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 
 from ._architectures import MLP, ResNet18, SmallCNN, TwoLogits, WideResNet, Wrapped, build
 from ._weights import load_model, load_weights, read_weights
@@ -10,4 +10,5 @@ __all__ = [
     "load_weights", "read_weights",
 ]  # fmt: skip
 
-check_arguments(globals(), ("build", "load_model", "load_weights", "read_weights"))
+# Check argument types, and name arguments in errors.
+wrap_public_api(globals(), ("build", "load_model", "load_weights", "read_weights"))

@@ -14,7 +14,7 @@ from taser._names import normalise_name, unknown
 
 Factory = Callable[[], nn.Module]
 Activation = str | Factory
-"""A name, or a function that makes the layer: "silu" or `nn.SiLU`."""
+"""A name or a function that makes the layer: "silu" or `nn.SiLU`."""
 
 # Softplus is near ReLU, as in smooth adversarial training (Xie et al., 2020).
 ACTIVATIONS: dict[str, Factory] = {
@@ -44,7 +44,7 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 class Normalised(nn.Module):
     """A network of (x − mean)/std, so that attacks, scores and penalties see x itself."""
 
-    mean: Tensor  # a number for each channel, or one for all
+    mean: Tensor  # one number per channel, or one for all
     std: Tensor
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dims: int = 2) -> None:
@@ -115,7 +115,7 @@ class MLP(Normalised):
 
 
 def _stages(block: Callable[..., nn.Module], widths: Sequence[int], blocks: int) -> nn.Module:
-    """For each further width a stage of blocks; all but the first stage halve the image."""
+    """One stage of blocks per width after the first; all stages but the first halve the image."""
     stages: list[nn.Module] = []
     for before, after in pairwise(widths):
         first = block(before, after, 2 if stages else 1)
@@ -222,8 +222,8 @@ class WideResNet(Normalised):
         return self.head(h.mean((2, 3)))
 
 
-# From the shape of one input, the number of outputs and what all networks share (activation, mean,
-# std); the keyword-only options are those that `build` accepts for the name.
+# Each takes an input's shape, the number of outputs, and what all networks share (activation, mean,
+# std); its keyword-only options are what `build` accepts for the name.
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": lambda _, outputs, shared, *, width=64: ResNet18(outputs, width, **shared),
     "wideresnet28": lambda _, outputs, shared, *, width=10, dropout=0.0:
@@ -248,8 +248,8 @@ def build(
     "cnn"; or "mlp"; classes, shape: the number of classes, None for regression (one output), and
     (C, H, W) or, for "mlp", (d,); activation: "relu", "silu", "softplus", or a class such as
     `nn.GELU`; width: channels of the first stage, the widening factor, or hidden units, by default
-    as published; mean, std: what to normalise inputs by, a number for each channel or feature,
-    measured on the training data, by default nothing; options: dropout for "wideresnet28" and
+    as published; mean, std: normalise inputs, one number per channel or feature, measured on the
+    training data (None: no normalisation); options: dropout for "wideresnet28" and
     "wideresnet34", norm for "cnn", depth for "mlp".
 
     >>> build("mlp", classes=3, shape=(4,), width=16, depth=1).head
@@ -281,7 +281,7 @@ def build(
 
 
 class Wrapped(nn.Module):
-    """A function of inputs as a module, which has an eval mode, with the modules that it calls.
+    """A function of inputs as a module, with an eval mode that reaches the modules it calls.
 
     >>> import torch
     >>> net = torch.nn.Linear(4, 3)
@@ -300,7 +300,7 @@ class Wrapped(nn.Module):
         return self.function(x)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Wrapped":
-        """Refused if there are modules: the copy's function would call the originals."""
+        """Raise if there are modules: the copy's function would call the originals."""
         if len(self.called):
             why = "the copy would call the same modules; write a torch.nn.Module with a forward"
             raise TypeError(f"a wrapped function cannot be copied, for {why}")
@@ -311,10 +311,10 @@ OneOutput = Literal["logit", "probability"]
 
 
 class TwoLogits(nn.Module):
-    """A binary classifier with one output as one with the logits (0, z), so that CE is BCE.
+    """A binary classifier with one output, as a classifier with logits (0, z): CE becomes BCE.
 
-    model: (B, *) → (B,) or (B, 1); outputs: what it gives, z itself or the probability of class 1.
-    Its state dict is the model's. A model with an attribute `outputs` is wrapped by the evaluation.
+    model: (B, *) → (B,) or (B, 1); outputs: whether that is z or the probability of class 1. The
+    state dict is the model's. The evaluation wraps models that have an attribute `outputs`.
 
     >>> import torch
     >>> TwoLogits(torch.nn.Linear(4, 1))(torch.zeros(2, 4)).shape
@@ -338,15 +338,15 @@ class TwoLogits(nn.Module):
         return torch.stack([torch.zeros_like(z), z], 1)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own."""
+        """The state dict of the model."""
         return self.model.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own."""
+        """The state dict of the model."""
         return self.model.load_state_dict(*args, **kwargs)
 
     @classmethod
     def where_said(cls, model: Any) -> Any:
-        """A model whose attribute `outputs` says that it has one output, wrapped; or the model."""
+        """The model, wrapped if its attribute `outputs` says that it has one output."""
         said: Any = getattr(model, "outputs", None)
         return cls(model, said) if said in ("logit", "probability") else model

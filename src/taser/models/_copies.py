@@ -1,4 +1,4 @@
-"""Copies of a network: an average of its weights, and a faster one for attacks."""
+"""Copies of a network: one with averaged weights, and one with folded BatchNorm."""
 
 import copy
 import warnings
@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 
 class EMA:
-    """θ̄ ← d·θ̄ + (1 − d)·θ after each step, in `.model`; its buffers are the latest ones.
+    """θ̄ ← d·θ̄ + (1 − d)·θ after each step, in `.model`; its buffers are copied from the network.
 
     d = min(decay, (1 + n)/(10 + n)) at step n, so that the first weights are soon forgotten.
     """
@@ -33,14 +33,14 @@ class EMA:
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
-Pair = tuple[Any, Any, Any]  # (folded layer, layer, norm), the latter two the model's own
+Pair = tuple[Any, Any, Any]  # (folded layer, the model's layer, the model's norm)
 
 
 class FoldedModel(nn.Module):
-    """A model in evaluation mode whose BatchNorms have become part of the layers before them.
+    """A model in evaluation mode whose BatchNorms are folded into the layers before them.
 
-    γ(w∗x + b − μ)/√(v + ε) + β is one convolution, of copied weights, which :meth:`refresh` updates
-    once in each training step. Everything else is shared with the model, which is not changed.
+    γ(w∗x + b − μ)/√(v + ε) + β is one convolution with copied weights, which :meth:`refresh`
+    updates once per training step. All other parts are shared with the model.
     """
 
     def __init__(self, graph: fx.GraphModule, pairs: list[Pair]) -> None:
@@ -50,7 +50,7 @@ class FoldedModel(nn.Module):
         self.training = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the model in evaluation mode, to rounding."""
+        """The model's outputs in evaluation mode, up to rounding."""
         return self.graph(x)
 
     @torch.no_grad()
@@ -103,7 +103,7 @@ def _remove_norms(graph: fx.GraphModule) -> list[Pair]:
         layer = modules[before.target]
         if len(before.users) > 1 or seen[before.target] > 1 or not isinstance(layer, LAYERS):
             continue
-        target: Any = copy.copy(layer)  # of the same shape, with a bias, and weights of its own
+        target: Any = copy.copy(layer)  # with a bias, and copied weights
         target._parameters = dict(target._parameters)
         weight = target.weight.detach()
         target.weight = nn.Parameter(weight.clone(), requires_grad=False)

@@ -1,4 +1,4 @@
-"""A model by name, built-in or the user's own, and weights from files."""
+"""A model by name, built-in or from the user's code, and weights from files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from ._architectures import OneOutput, TwoLogits, build
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt")
 WRAPPERS = ("state_dict", "model", "model_state_dict", "net")  # keys of a checkpoint
-PREFIXES = ("module.", "_orig_mod.", "model.")  # by DataParallel, torch.compile and wrappers
+PREFIXES = ("module.", "_orig_mod.", "model.")  # from DataParallel, torch.compile, wrappers
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
@@ -50,7 +50,7 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
-    """Load a file's weights into `model`, all or none, without prefixes of wrappers ("module.")."""
+    """Load a file's weights into `model`, all or none; prefixes such as "module." are removed."""
     own, state = model.state_dict(), read_weights(path)
     while not state.keys() & own.keys():
         prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None)
@@ -92,13 +92,13 @@ def load_model(
 
     spec: a built-in name ("resnet18", …), or a callable of yours that returns the model:
     "package.module:callable" or "path/to/file.py:callable". **The latter two run the code in that
-    module or file**, so name only what you trust.
+    module or file**, so name only code that you trust.
 
-    weights: a .safetensors file, or a .pt, .pth or .ckpt with a state dict, from which no code
-    runs; for a built-in model they bring the normalisation with them; classes, shape: what the
-    model has to give and take, (B, *shape) → (B, classes), for regression (classes None or 1) also
-    (B,); outputs: of a binary classifier with one output, if no attribute `outputs` of the model
-    says it, for :class:`TwoLogits`; options: those of :func:`build`, or the callable's own.
+    weights: a .safetensors file, or a .pt, .pth or .ckpt with a state dict; no code in it runs; for
+    a built-in model it contains the normalisation; classes, shape: the model maps (B, *shape) →
+    (B, classes), for regression (classes None or 1) also → (B,); outputs: what the single output of
+    a binary classifier means, for :class:`TwoLogits`, unless the model has an attribute `outputs`;
+    options: arguments of :func:`build`, or of the callable.
 
     >>> model = load_model("cnn", classes=10, shape=(1, 8, 8), activation="silu")
     >>> model.training
@@ -112,7 +112,7 @@ def load_model(
         model = build(spec, classes=1 if outputs else classes, shape=shape, **options)
     if weights is not None:
         load_weights(model, weights)
-        # Nothing in the shape of a run's weights tells its activation.
+        # The shapes of weights do not show the activation.
         beside = Path(weights).expanduser().parent / "model.json"
         if ":" not in spec and beside.is_file():
             trained = dict(read_json(beside).get("options") or {}).get("activation", "relu")
@@ -121,10 +121,10 @@ def load_model(
                 way = f"name the run's folder instead, or give model.activation={trained}"
                 raise ValueError(f"{what}: {way}")
     model = (TwoLogits(model, outputs) if outputs else TwoLogits.where_said(model)).eval()
-    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
         with torch.no_grad():
-            outputs = model(own.new_zeros(2, *shape))
+            outputs = model(like.new_zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         what = f"does not take the inputs of these data (data.name), of shape {tuple(shape)}"
         raise ValueError(f"{spec} {what}: {error}") from error

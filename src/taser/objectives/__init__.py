@@ -1,6 +1,6 @@
 """Objectives: standard and adversarial training; loss = objective(model, x, y) in any loop."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 
 from ._awp import AWP, perturbed
 from ._objective import PGD, Fast, Gaussian, Loss, Objective, Standard, one_step_pgd, teacher_kl
@@ -17,4 +17,4 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }  # fmt: skip
 """Values of a recipe's `objective.name`."""
 
-check_arguments(globals(), __all__)
+wrap_public_api(globals(), __all__)  # checks argument types, names them in errors

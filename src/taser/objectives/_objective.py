@@ -41,7 +41,7 @@ class Objective:
     task, label_smoothing: used by the default :meth:`loss`. inner: the attack, if there is one.
     """
 
-    adversarial: ClassVar[bool] = True  # whether it trains at attacked points
+    moves_inputs: ClassVar[bool] = True  # whether the loss is at points that `attack` returns
     start: ClassVar[Literal["random", "gaussian"]] = "random"  # start of a recipe's PGD attack
     one_step: ClassVar[bool] = False  # whether a recipe's attack is a single step of 1.25·ε
     keys: ClassVar[dict[str, str]] = {}  # parameter: key of ObjectiveConfig that sets it
@@ -66,12 +66,12 @@ class Objective:
 
         x_adv: x', from :meth:`attack`, (B, *). The model runs in its own mode.
         """
-        outputs = full_precision(outputs_of(model, x_adv if self.adversarial else x))
+        outputs = full_precision(outputs_of(model, x_adv if self.moves_inputs else x))
         if self.task == "regression":
             loss = squared_error(outputs, y).mean()
         else:
             loss = F.cross_entropy(outputs, y, label_smoothing=self.label_smoothing)
-        return Loss(loss, attacked=outputs) if self.adversarial else Loss(loss, clean=outputs)
+        return Loss(loss, attacked=outputs) if self.moves_inputs else Loss(loss, clean=outputs)
 
     def check_task(self) -> None:
         """Raise for an unknown task, or an invalid label_smoothing."""
@@ -88,7 +88,7 @@ class Objective:
 class Standard(Objective):
     """Cross-entropy, or squared error for regression: mean_i ℓ(f(x_i), y_i)."""
 
-    adversarial: ClassVar[bool] = False
+    moves_inputs: ClassVar[bool] = False
     task: Task = "classification"
     label_smoothing: float = 0.0
 

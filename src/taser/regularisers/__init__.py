@@ -1,6 +1,6 @@
 """Regularisers: TASER in its forms, and gradient penalties to compare it with."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 from taser.stein import Regulariser
 
 from ._gradients import GradientNorm, Jacobian
@@ -18,4 +18,4 @@ REGULARISERS: dict[str, type[Regulariser]] = {
 }  # fmt: skip
 """Values of a recipe's `regulariser.name`, besides "none"."""
 
-check_arguments(globals(), __all__)
+wrap_public_api(globals(), __all__)  # checks argument types, names them in errors

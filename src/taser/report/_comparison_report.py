@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import taser
 from taser._files import write_atomically
 from taser.compare import Results, Row, RunResult
-from taser.compare._comparison_config import title_of, variant_of
+from taser.compare._comparison_config import method_title, variant_label
 from taser.scores import pretrained
 from taser.scores._adapters import SHIPPED
 from taser.training._build import build_data
@@ -70,12 +70,12 @@ def summary(results: Results) -> list[str]:
             f"{100 * before.accuracy[m].value:.1f} → {100 * row.accuracy[m].value:.1f} %"
             for m in (robust, clean)
         ]
-        name = title_of(row.method, row.finetuned)
+        name = method_title(row.method, row.finetuned)
         return f"{name} {both[0]} ({row.verdict}; clean {both[1]})"
 
     found = [finding(row) for row in rows if row.variant == variant and row.gain is not None]
     under = f"Accuracy under {label_of(rows[0].headline).replace('AA', 'AutoAttack')}"
-    name = variant_of(variant).removeprefix("+ ")
+    name = variant_label(variant).removeprefix("+ ")
     conclusion = [f"{under} without → with {name}: {'; '.join(found)}."] if found else []
     state, basis = results.completeness, _evaluations(results)
     return [state, *conclusion, basis] if results.missing else [*conclusion, f"{state} {basis}"]
@@ -139,7 +139,7 @@ def kind(variant: str) -> str:
 
 
 def _label(variant: str) -> str:
-    return "method alone" if variant == "off" else variant_of(variant)
+    return "method alone" if variant == "off" else variant_label(variant)
 
 
 def line_styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -170,7 +170,7 @@ def validations(results: Results) -> dict[str, Validated]:
     for record in results.records:
         job = record["job"]
         if record.get("validation") and "candidate" not in job:
-            own = found.setdefault(title_of(job["method"], job["finetuned"]), {})
+            own = found.setdefault(method_title(job["method"], job["finetuned"]), {})
             best_step = record.get("result", {}).get("best_step")
             own.setdefault(job["variant"], (record["validation"], best_step))
     return found
@@ -203,7 +203,7 @@ def draw_curves(runs: Sequence[RunResult]) -> Figure:
     """Accuracy over ε, a panel for each method."""
     methods: dict[str, list[RunResult]] = {}
     for run in runs:
-        methods.setdefault(title_of(run.method, run.finetuned), []).append(run)
+        methods.setdefault(method_title(run.method, run.finetuned), []).append(run)
     figure, panels = _panels(list(methods), (4.2, 3.0))
     for axes, own in zip(panels, methods.values(), strict=True):
         styles = line_styles([run.variant for run in own])

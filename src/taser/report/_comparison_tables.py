@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from taser.compare import Results, Row
-from taser.compare._comparison_config import title_of, variant_of
+from taser.compare._comparison_config import method_title, variant_label
 from taser.compare._run_results import verdict
 
 from ._page import Table, with_bounds
@@ -52,7 +52,7 @@ def main_table(found: Sequence[Row]) -> Table:
     measures.sort(key=lambda m: {"clean": 0, "worst": 1, "autoattack": 2}.get(m, 3))
     headings = ["method", "variant", *(cell for m in measures for cell in (label_of(m), "Δ"))]
     cells = [
-        [title_of(row.method), variant_of(row.variant),
+        [method_title(row.method), variant_label(row.variant),
          *(cell for m in measures for cell in (_percent(row.accuracy[m].value), _gain(row, m))),
          row.verdict]
         for row in found
@@ -80,7 +80,7 @@ def seed_table(found: Sequence[Row]) -> Table | None:
         headings += [f"Δ {label_of(m)} by seed", "with other seeds"]
     for row in found:
         if row.gain_range and row.gain_retrained:
-            line = [title_of(row.method), variant_of(row.variant), str(row.seeds)]
+            line = [method_title(row.method), variant_label(row.variant), str(row.seeds)]
             for m in measures:
                 low, high = row.gain_range[m]
                 line += [f"{100 * low:+.1f} … {100 * high:+.1f}", _retrained(row, m)]
@@ -97,7 +97,7 @@ def cost_table(found: Sequence[Row]) -> Table:
     """SPSA, and the time of training."""
     spsa = "spsa" in found[0].accuracy
     cells = [
-        [title_of(row.method), variant_of(row.variant),
+        [method_title(row.method), variant_label(row.variant),
          *([_percent(row.accuracy["spsa"].value), _gain(row, "spsa")] if spsa else []),
          f"{row.milliseconds:.2g}", f"×{row.overhead:.1f}" if row.overhead else ""]
         for row in found
@@ -119,7 +119,7 @@ def search_table(results: Results) -> Table | None:
         chosen = taken.get((job["method"], job["variant"]), [])  # after the findings of "off"
         own = bool(job["candidate"]) and chosen[-len(job["candidate"]) :] == job["candidate"]
         cells.append([
-            title_of(job["method"]), variant_of(job["variant"]), ", ".join(job["candidate"]),
+            method_title(job["method"]), variant_label(job["variant"]), ", ".join(job["candidate"]),
             *(_percent(found[m]) if found else "" for m in ("clean", "robust")),
             "chosen" if own else "",
         ])  # fmt: skip
@@ -144,8 +144,9 @@ def penalty_table(results: Results) -> Table | None:
     measures = [m for m in first.accuracy if m != "worst" or m == first.headline]
     seeds = any(row.gain_retrained for _, row in pairs)
     cells = [
-        [title_of(row.method, row.finetuned), variant_of(other), *(_gain(row, m) for m in measures),
-         *([_retrained(row, row.headline)] * seeds), row.verdict]
+        [method_title(row.method, row.finetuned), variant_label(other),
+         *(_gain(row, m) for m in measures), *([_retrained(row, row.headline)] * seeds),
+         row.verdict]
         for other, row in pairs
     ]  # fmt: skip
     return Table(
@@ -162,7 +163,7 @@ def audit_table(results: Results) -> Table | None:
     for run in results.runs:
         if audit := run.diagnostics.get("audit"):
             failed = [check["name"] for check in audit["checks"] if check["status"] == "failed"]
-            name = f"{title_of(run.method, run.finetuned)} {variant_of(run.variant)}"
+            name = f"{method_title(run.method, run.finetuned)} {variant_label(run.variant)}"
             cells.append([name, str(run.seed), audit["verdict"], ", ".join(failed) or "none",
                           str(audit["n"])])  # fmt: skip
     headings = ["run", "seed", "verdict", "checks failed", "n"]

@@ -1,6 +1,6 @@
 """Scores: s(x) ≈ ∇log p(x) of the training inputs, (B, *) → (B, *), always detached."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 
 from ._adapters import ffdnet, from_diffusers, from_edm, named, pretrained
 from ._denoiser import Denoiser
@@ -17,4 +17,4 @@ __all__ = [
     "from_edm", "named", "normalised", "pretrained", "sigma_of", "timestep_of",
 ]  # fmt: skip
 
-check_arguments(globals(), __all__)
+wrap_public_api(globals(), __all__)  # checks argument types, names them in errors

@@ -1,6 +1,6 @@
 """The Stein operator: residuals by four backends, the penalty, and the paper's identities."""
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 
 from . import identities
 from ._batchnorm import SharedPass
@@ -13,4 +13,4 @@ __all__ = [
     "directions", "identities", "stein_residual",
 ]  # fmt: skip
 
-check_arguments(globals(), __all__)
+wrap_public_api(globals(), __all__)  # checks argument types, names them in errors

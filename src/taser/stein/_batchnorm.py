@@ -230,7 +230,7 @@ class SharedPass(TorchFunctionMode):
         self._versions = self._fingerprint()
         self._rng_before: list[Tensor] = []
         self._hook: RemovableHandle | None = None
-        self._graph = True
+        self._outside = _autograd_state()
 
     def __repr__(self) -> str:
         outputs = None if self.outputs is None else tuple(self.outputs.shape)
@@ -239,7 +239,7 @@ class SharedPass(TorchFunctionMode):
     def __enter__(self) -> Self:
         self._versions = self._fingerprint()
         self._rng_before = self._rng_states()
-        self._graph = torch.is_grad_enabled()
+        self._outside = _autograd_state()
         if self.norms:
             assert self.model is not None
             self._hook = self.model.register_forward_pre_hook(self._count)
@@ -281,8 +281,7 @@ class SharedPass(TorchFunctionMode):
 
     def _skipped(self) -> bool:
         """Whether this is a forward under no_grad, or inside torch.utils.checkpoint."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        return self.of_loss and (torch.is_grad_enabled() != self._graph or hooks is not None)
+        return self.of_loss and _autograd_state() != self._outside
 
     def complete_for(self, norms: Iterable[int]) -> bool:
         """Whether every pass used each of these norms once."""
@@ -350,6 +349,11 @@ class SharedPass(TorchFunctionMode):
         if self.outputs is None or self.random or self.outputs.dtype != x.dtype:
             return None  # checked before the probe, which takes outputs out of half precision
         return f.probe(self.outputs, f.y)
+
+
+def _autograd_state() -> tuple[bool, Any]:
+    """Whether a graph is recorded, and the innermost hooks on saved tensors."""
+    return torch.is_grad_enabled(), torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 class PassRecorder:

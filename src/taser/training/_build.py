@@ -36,14 +36,11 @@ from ._config import (
 from ._step import AttackView, Learner, Precision
 
 T = TypeVar("T")
-FEATURE_SIGMA = 1.0  # the noise level of a score of standardised features: their own spread
+FEATURE_SIGMA = 1.0  # noise level for standardised features, whose standard deviation is 1
 
 
 def build_data(config: DataConfig, root: Path | None = None) -> Dataset:
-    """The data set in its splits, with about `examples` of its training part if that is given.
-
-    Of each class the same share, in whole examples: in ten classes it may be a few more or less.
-    """
+    """The data set. If `examples` is set, a class-balanced subset of about that size."""
     dataset = load(
         config.name, root=root, validation=config.validation, seed=config.seed, size=config.size,
         target=config.target, ignore=config.ignore, task=config.task,
@@ -54,7 +51,7 @@ def build_data(config: DataConfig, root: Path | None = None) -> Dataset:
     if k > n:
         raise ValueError(f"data.examples should be at most {n}; got {k} (data.examples=null: all)")
     labels = dataset.train.y.numpy() if dataset.classes else None
-    taken = hold_out(n, k / n, seed=(config.seed, 1), labels=labels)
+    taken = hold_out(n, k / n, seed=(config.seed, 1), labels=labels, name=dataset.name)
     rows = torch.from_numpy(taken.nonzero()[0])
     return replace(dataset, train=Split(dataset.train.stored[rows], dataset.train.y[rows]))
 
@@ -83,13 +80,13 @@ def describe_network(config: ModelConfig, dataset: Dataset) -> dict[str, Any]:
         given = {"width": config.width, "activation": config.activation}
         options |= {key: value for key, value in given.items() if value is not None}
         if images:
-            # By `rows`, which keeps nothing: `x` would stay, at four times the bytes of images.
+            # `.x` caches a float copy; `.rows()` does not.
             std, mean = torch.std_mean(dataset.train.rows(slice(None)), (0, 2, 3))
             options.setdefault("mean", mean.tolist())
             options.setdefault("std", std.clamp_min(1e-3).tolist())
     elif config.width is not None or config.activation is not None:
-        own = "give your own function its arguments by model.options"
-        raise ValueError(f"model.width and model.activation are for the built-in networks; {own}")
+        use = "use model.options for a function of yours"
+        raise ValueError(f"model.width and model.activation are for built-in networks; {use}")
     classes = len(dataset.classes) if dataset.classes else 1
     found = {"name": name, "classes": classes, "shape": dataset.input_shape, "options": options}
     if config.outputs == "logits":
@@ -132,7 +129,7 @@ def build_threat(config: ObjectiveConfig, dataset: Dataset) -> Threat:
 
 
 def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
-    """The base method; weight perturbation is the loop's to put around it."""
+    """The base method. Adversarial weight perturbation is applied by Learner.step."""
     kind = OBJECTIVES[config.name]
     accepted, threat = signature(kind).parameters, build_threat(config, dataset)
     if dataset.task == "regression" and "task" not in accepted:
@@ -147,7 +144,7 @@ def build_objective(config: ObjectiveConfig, dataset: Dataset) -> Objective:
 
 
 def _construct(kind: type[T], given: dict[str, Any], options: dict[str, Any], section: str) -> T:
-    """kind(…) of what its constructor accepts of `given`, and of the options."""
+    """kind(…). Every RegulariserConfig field whose name is a constructor parameter is passed."""
     accepted = dict(signature(kind).parameters)
     if any(p.kind is Parameter.VAR_KEYWORD for p in accepted.values()):  # for Regulariser
         accepted |= signature(Regulariser).parameters
@@ -201,14 +198,14 @@ def build_regulariser(
 
 @dataclass
 class Setup:
-    """The parts of a run. attack: for validation; generator: of the regulariser's random draws."""
+    """The parts of a run. attack: for validation; generator: for the regulariser's random draws."""
 
     config: Config
     dataset: Dataset
     architecture: dict[str, Any]
     batches: Batches
     learner: Learner
-    average: EMA | None
+    ema: EMA | None
     attack: attacks.PGD
     generator: torch.Generator
     device: torch.device
@@ -222,22 +219,23 @@ class Setup:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The weights that are validated and kept: the average, if there is one."""
-        return self.average.model if self.average else self.learner.module
+        """The network that is validated and kept: the EMA, if there is one."""
+        return self.ema.model if self.ema else self.learner.module
 
 
 def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     """Build the parts of a run; the initial weights depend on the configuration only.
 
-    dataset: replaces the one that the configuration names.
+    With a regulariser, TF32 is switched off in cuDNN for the whole process; `loop.threads` sets
+    torch's threads. dataset: replaces the one that the configuration names.
     """
     loop, base = config.loop, config.objective
     if loop.threads:
         torch.set_num_threads(loop.threads)
     # Buffers are not broadcast between the forwards of one step, which would change them in place.
     several = DistributedDataParallelKwargs(broadcast_buffers=False)
-    # Precision is the learner's, whatever `accelerate launch` says. Without an accelerator, several
-    # processes have ranks of their own only on the CPU.
+    # The learner handles precision, whatever `accelerate launch` says. Without an accelerator,
+    # several processes get different ranks only with cpu=True.
     cpu = loop.device == "cpu" or not torch.accelerator.is_available()
     accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[several])
     device = accelerator.device
@@ -260,8 +258,8 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
     regulariser = build_regulariser(config.regulariser, dataset, threat, generator)
     if regulariser is not None:
         regulariser.to(device)
-        # A difference of two rounded outputs is mostly rounding; attacks and loss are in bfloat16
-        # on a GPU, so that only the penalty gets slower.
+        # TF32 rounding would dominate the difference, so TF32 is switched off. Attack and loss
+        # usually run in bfloat16 and are not slowed.
         torch.backends.cudnn.allow_tf32 = False
     if config.teacher.weight and dataset.task == "regression":
         raise ValueError("teacher.weight is for classifiers: it compares class probabilities")
@@ -275,18 +273,18 @@ def set_up(config: Config, dataset: Dataset | None = None) -> Setup:
 
     size = min(loop.batch, len(dataset.train))
     if size % (n := world_size()):
-        raise ValueError(f"loop.batch={size} is shared by {n} processes: give a multiple of that")
-    config.check_pieces(size // world_size())
+        raise ValueError(f"loop.batch={size} is shared by {n} processes: use a multiple of {n}")
+    config.check_micro_batches(size // world_size())
     extra = config.data.extra and read_extra(Path(config.data.extra).expanduser(), dataset)
     batches = Batches(
         dataset.train.to(device), size, seed=loop.seed, extra=extra.to(device) if extra else None,
         extra_share=config.data.extra_share, augment=build_augmentation(config.data, dataset),
-        smallest=2 * world_size() * loop.accumulate,  # two rows for each process and piece
+        smallest=2 * world_size() * loop.accumulate,  # two rows per process and micro-batch
     )  # fmt: skip
-    average = EMA(model, loop.ema) if loop.ema else None
+    ema = EMA(model, loop.ema) if loop.ema else None
     learner.model = accelerator.prepare_model(model)
     return Setup(
-        config, dataset, architecture, batches, learner, average,
+        config, dataset, architecture, batches, learner, ema,
         attacks.PGD(threat, config.validation.steps), generator, device,
         accelerator.process_index, layout,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from taser.stein._penalty import CenterName
 
 
 def _one_of(registry: Mapping[str, Any], *others: str) -> Any:
-    """A name of the registry, as it is when the name is checked, or one of the others."""
+    """A name in the registry, which may have grown since import, or one of `others`."""
 
     def check(name: str) -> str:
         if name not in (names := [*others, *registry]):
@@ -65,9 +65,9 @@ class ModelConfig:
 
     name: a built-in network, "package.module:callable" or "file.py:callable"; "auto" is a small CNN
     for images and an MLP for vectors. weights: a file with the state dict to start from; outputs:
-    of a binary classifier with one output what it is, for :class:`taser.models.TwoLogits`; options:
-    further keyword arguments of the network. freeze_norm: keep BatchNorm in evaluation mode with
-    its statistics, which suits short fine-tuning.
+    what the single output of a binary classifier means: logit or probability. options: further
+    keyword arguments of the network. freeze_norm: keep BatchNorm in evaluation mode with its
+    statistics, which suits short fine-tuning.
     """
 
     name: str = "auto"
@@ -83,13 +83,13 @@ class ModelConfig:
 class ObjectiveConfig:
     """The base method and its attack.
 
-    norm, epsilon, steps, step_size: of the attack; step_size None is 2.5·epsilon/steps, or
-    1.25·epsilon for the single step of fast. threat: of a table, the arguments of
-    :meth:`taser.Threat.for_table` by the names of columns, such as {epsilon: {age: 5}, fixed:
-    [sex], integer: [age], bounds: {age: [17, 90]}}. beta: of TRADES; mart_weight: of MART; sigma:
-    of the noise of gaussian. label_smoothing: of the cross-entropy. awp: perturb the weights by
-    awp_gamma of their norm from epoch `awp_start` on. options: further arguments of the objective's
-    constructor.
+    norm, epsilon, steps, step_size: set the PGD attack, the only one in training; step_size None is
+    2.5·epsilon/steps, or 1.25·epsilon for the single step of fast. threat: for a table, arguments
+    of :meth:`taser.Threat.for_table` by the names of columns, such as {epsilon: {age: 5}, fixed:
+    [sex], integer: [age], bounds: {age: [17, 90]}}. beta: weight of the KL in TRADES; mart_weight:
+    the same in MART; sigma: noise level of gaussian. label_smoothing: in the cross-entropy. awp:
+    perturb the weights by awp_gamma times their norm from epoch `awp_start` on. options: further
+    arguments of the objective's constructor.
     """
 
     name: Annotated[str, _one_of(OBJECTIVES)] = "standard"
@@ -118,28 +118,28 @@ REPLACED: dict[tuple[str, str | None], str] = {
     ("at", None): "form", **{("unit", kind): "form" for kind in ("raw", "noise", "ball", "paper")},
     ("unit", "ratio"): "target_loss", ("name", "gradient"): "name=gradient-norm",
 }  # fmt: skip
-UNUSED = {"cache": None, "unit": "form"}  # keys that folders of earlier versions hold
+UNUSED = {"cache": None, "unit": "form"}  # keys in run folders of earlier versions
 
 
 @dataclass(frozen=True, config=SETTINGS)
 class RegulariserConfig:
     """What is added to the loss: TASER, a gradient penalty, or nothing.
 
-    form: of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
+    form: form of :class:`taser.Taser`; it fixes operator, points, centre and the unit of `weight`.
     weight: λ, in the form's unit. target_loss: the training loss that is accepted; λ then starts at
-    `weight`, without a ramp, and rises while the loss is below it, as by
+    `weight`, without a ramp, and rises while the loss is below it: see
     :class:`taser.regularisers.TargetLoss`. ramp: the share of training over which λ grows from
-    zero. norm, of: of :class:`taser.regularisers.GradientNorm`. every, fraction: compute the
-    penalty in each k-th step only, and on a random part of the batch, which keeps the expected
-    gradient and makes it noisier (by default the form's own).
+    zero. norm, of: arguments of :class:`taser.regularisers.GradientNorm`. every, fraction: compute
+    the penalty in each k-th step only, and on a random part of the batch, which keeps the expected
+    gradient and makes it noisier (None: the form's default).
 
     score: "auto" (a shipped denoiser, or a Gaussian for vectors), "gaussian", or what
     :func:`taser.scores.named` takes: a file written by `taser score fit`, "diffusers:NAME", or a
     function, "file.py:function". Its noise level is `sigma` in the data's units, or `timestep` of
-    the DDPM schedule. precision: of the score's network: "auto" is bfloat16 where the hardware has
+    the DDPM schedule. precision: of the score network; "auto" is bfloat16 where the hardware has
     it, for half the time.
 
-    operator, center: for studies: another operator or centre than the form's. options: further
+    operator, center: replace the form's operator or centre, for studies. options: further
     arguments of the regulariser's constructor.
     """
 
@@ -237,22 +237,22 @@ class ValidationConfig:
 
     def __post_init__(self) -> None:
         if self.select == "last" and self.patience is not None:
-            raise ValueError("validation.patience needs a figure to wait for: select says last")
+            raise ValueError("validation.patience cannot be combined with select=last")
 
 
 Tracker = Literal[
     "tensorboard", "wandb", "mlflow", "trackio", "comet_ml", "aim", "clearml", "dvclive", "swanlab"
-]  # that Accelerate knows
+]  # the trackers of Accelerate
 
 
 @dataclass(frozen=True, config=SETTINGS)
 class LoopConfig:
     """Duration, hardware and speed.
 
-    accumulate: the number of pieces that a batch is processed in, to save memory. precision: "auto"
+    accumulate: the number of micro-batches in a batch, to save memory. precision: "auto"
     is bfloat16 on a GPU that supports it, else float32. fold: attack a copy of the network with
     BatchNorm folded into the convolutions, which is faster. ema: decay of the averaged weights that
-    are validated and kept (0: none). save_minutes: between checkpoints within an epoch. device:
+    are validated and kept (0: none). save_minutes: minutes between checkpoints. device:
     "auto" is Accelerate's choice. track: where the log goes beside log.jsonl.
     """
 
@@ -285,10 +285,10 @@ class Config:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
-        self.check_pieces(self.loop.batch)
+        self.check_micro_batches(self.loop.batch)
 
-    def check_pieces(self, batch: int) -> None:
-        """Raise if some piece of a batch is one example, whose penalty has no variance."""
+    def check_micro_batches(self, batch: int) -> None:
+        """Raise if a micro-batch is one example, whose penalty has no variance."""
         parts, penalty = self.loop.accumulate, self.regulariser
         center = penalty.center or ("none" if penalty.form == "steepest" else "batch")
         single = parts > 1 and batch < 2 * parts

@@ -13,13 +13,13 @@ from taser.data import Batch
 
 from ._build import Setup
 
-SMALLEST = 8  # examples in the first step that is timed; then twice as many,
-ENOUGH = 2.0  # until a step takes so many seconds, or the batch is whole
+SMALLEST = 8  # examples in the first timed step; each further one has twice as many
+ENOUGH = 2.0  # seconds; a step that takes longer is the last
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Rough figures of the run on this machine, without validation; memory: peak, in bytes."""
+    """Rough figures for this machine, without validation; memory: peak, in bytes."""
 
     parameters: int
     steps: int
@@ -33,21 +33,21 @@ class Estimate:
 
 
 def estimate(setup: Setup) -> Estimate:
-    """Time and memory of the run; the steps that are timed change the model's statistics."""
+    """Time and memory of the run; the timed steps change BatchNorm's running statistics."""
     learner, whole = setup.learner, setup.batches.batch_size
     for group in learner.optimiser.param_groups:
-        group["lr"] = 0.0  # the same batch again and again would end in infinities
+        group["lr"] = 0.0  # training on one batch again and again would diverge
     batch, every = next(iter(setup.batches)), getattr(learner.regulariser, "every", 1)
     setup.batches.position = 0
     size, seconds, kept = 0, 0.0, 0
     while size < whole and (not size or seconds < ENOUGH):
         size = min(2 * size or SMALLEST, whole)
-        # The first step also compiles and allocates. A lazy penalty comes in one step of several:
-        # the mean of a whole round, its most bytes.
+        # The first step also compiles and allocates: dropped. With every=k the penalty runs in one
+        # of k steps: time k steps, take mean time and peak memory.
         steps = [_timed_step(setup, batch, size, number) for number in (0, *range(every))][1:]
         seconds = sum(seconds for seconds, _ in steps) / every
         kept = max(kept for _, kept in steps)
-    more = kept * (whole / size - 1) / learner.accumulate  # than the timed steps have held
+    more = kept * (whole / size - 1) / learner.accumulate  # than in the timed steps
     parameters = sum(p.numel() for p in learner.module.parameters())
     memory = _peak(setup.device) + int(more)
     return Estimate(parameters, setup.steps, seconds * whole / size * setup.steps, memory)
@@ -64,7 +64,7 @@ def _timed_step(setup: Setup, batch: Batch, size: int, number: int) -> tuple[flo
     kept: dict[int, int] = {}  # the bytes of each storage, by its address
 
     def pack(tensor: Tensor) -> Tensor:
-        with suppress(RuntimeError):  # a wrapper of torch.func, whose inside is counted elsewhere
+        with suppress(RuntimeError):  # a torch.func wrapper, whose tensor is counted elsewhere
             storage = tensor.untyped_storage()
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor

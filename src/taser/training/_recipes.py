@@ -1,4 +1,4 @@
-"""Recipes: YAML into a Config, every key checked, every key overridable."""
+"""Recipes: read YAML into a Config, check every key, and apply overrides."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -38,13 +38,11 @@ def find_recipe(name: Path | str) -> Path:
 def read_recipe(
     name: Path | str, overrides: Sequence[str] = (), *, trust_code: bool = False
 ) -> Config:
-    """The Config of a YAML file or a shipped recipe, with overrides "regulariser.weight=0.3".
+    """The Config in a YAML file or shipped recipe, with overrides "regulariser.weight=0.3".
 
     Code that the file names (`model.name`, `regulariser.score`) is refused unless `trust_code`;
-    what an override names is the caller's own choice.
-
-    A recipe may begin with `extends:` and another recipe, whose keys it then changes. A file with
-    `methods:` holds a recipe for each, called FILE/METHOD: the method's keys change the file's.
+    code named by an override is accepted. A recipe may begin with `extends:` and another recipe,
+    whose keys it changes. A file with `methods:` holds one recipe per method, FILE/METHOD.
     """
     content = _content(name)
     if isinstance(methods := content.get("methods"), dict):
@@ -82,7 +80,7 @@ def _unknown(name: Path | str) -> ValueError:
 def _content(
     name: Path | str, beside: Path | None = None, above: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """The keys of a recipe, and of those that it extends."""
+    """The keys of a recipe, with the keys of recipes that it extends."""
     path, method = _path(name, beside), ""
     if path is None:
         family, _, method = str(name).rpartition("/")
@@ -106,7 +104,7 @@ def _content(
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The keys of `base`, changed by those of `changes`; sections are joined key by key."""
+    """`base` updated by `changes`; sections are merged key by key."""
     both = [s for s in changes if isinstance(base.get(s), dict) and isinstance(changes[s], dict)]
     return {**base, **changes, **{s: {**base[s], **changes[s]} for s in both}}
 
@@ -131,12 +129,12 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
         for section in above:
             part, path = part.setdefault(section, {}), f"{path}.{section}".lstrip(".")
             if not isinstance(part, dict):
-                raise ValueError(f"{path} has no keys of its own; got {assignment!r}")
+                raise ValueError(f"{path} is no section with keys; got {assignment!r}")
         part[key] = value
     return from_mapping(Config, content, "the command line")
 
 
 def to_yaml(config: Config) -> str:
-    """The whole configuration, as a recipe that gives it again."""
+    """The whole configuration as a recipe."""
     lists = json.loads(json.dumps(asdict(config)))  # for tuples
     return yaml.safe_dump(lists, sort_keys=False, allow_unicode=True)

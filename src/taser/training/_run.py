@@ -56,8 +56,8 @@ class ValidationMetrics:
 def train(config: Config, out: Path | str, *, report: Progress | None = None) -> Result:
     """Train, or resume the run in `out`, which must have the same configuration.
 
-    out/config.yaml, model.json, data.json (classes, columns and scale of its inputs), log.jsonl,
-    checkpoints/, best.safetensors (by what validation.select says), last.safetensors and
+    It writes config.yaml, model.json, data.json (classes, columns and scale of the inputs),
+    log.jsonl, checkpoints/, best.safetensors (chosen by validation.select), last.safetensors and
     result.json. report(done, total, label) is called after each step and before each validation.
     """
     out = Path(out)
@@ -65,7 +65,7 @@ def train(config: Config, out: Path | str, *, report: Progress | None = None) ->
     setup = set_up(config)
     try:
         with FileLock(out / ".lock", timeout=0) if setup.rank == 0 else nullcontext():
-            return _Run(setup, out, report).finish()
+            return _Run(setup, out, report).run()
     except Timeout:
         raise RuntimeError(f"another process is training in {out}: wait, or stop it") from None
 
@@ -74,30 +74,32 @@ def train(config: Config, out: Path | str, *, report: Progress | None = None) ->
 class RunState:
     """How far a run is.
 
-    step: steps done; weight: λ of now, if a target for the loss decides it; best, best_step: the
-    best validation; stale: how many validations since the chosen figure rose; seconds: of training;
-    sums, summed: of the log's next line, in whose middle a checkpoint may come.
+    step: steps done. weight: current λ when target_loss is set. best, best_step: the best
+    validation. validations_without_gain: validations without improvement, "stale" in a checkpoint.
+    sums, summed: totals since the last log line, saved so that a resumed log is complete.
     """
 
     step: int = 0
     weight: float | None = None
     best: ValidationMetrics | None = None
     best_step: int = 0
-    stale: int = 0
+    validations_without_gain: int = 0
     seconds: float = 0.0
     sums: dict[str, Tensor | float] = field(default_factory=dict)
     summed: int = 0
 
 
 def to_checkpoint(setup: Setup, state: RunState) -> Checkpoint:
-    """What a resumed run needs; of several processes, the first's BatchNorm statistics."""
+    """What a resumed run needs. With several processes, BatchNorm statistics of rank 0."""
     tensors = {name: module.state_dict() for name, module in _modules(setup).items()}
     tensors["optimiser"] = optimiser_tensors(setup.learner.optimiser)
     if setup.learner.regulariser is not None and (centre := setup.learner.regulariser.state()):
         tensors["centre"] = centre
-    sums = {name: float(value) for name, value in state.sums.items()}
+    progress = asdict(state)
+    progress["stale"] = progress.pop("validations_without_gain")
+    progress["sums"] = {name: float(value) for name, value in state.sums.items()}
     return Checkpoint(tensors, {
-        "progress": {**asdict(state), "sums": sums},
+        "progress": progress,
         "batches": setup.batches.state_dict(),
         "scaler": setup.learner.precision.scaler.state_dict(),
         "data": setup.dataset.hash,
@@ -118,19 +120,20 @@ def from_checkpoint(setup: Setup, checkpoint: Checkpoint) -> RunState:
     if state["scaler"]:
         setup.learner.precision.scaler.load_state_dict(state["scaler"])
     best, progress = state["progress"]["best"], dict(state["progress"])
-    progress.pop("measured", None)  # of an earlier version
+    progress.pop("measured", None)  # from an earlier version
+    progress["validations_without_gain"] = progress.pop("stale")
     return RunState(**{**progress, "best": ValidationMetrics(**best) if best else None})
 
 
 def _modules(setup: Setup) -> dict[str, nn.Module]:
     """The parts of a run that have a state_dict, by their names in a checkpoint."""
-    average = None if setup.average is None else setup.average.model
-    found = {"model": setup.learner.module, "average": average, "teacher": setup.learner.teacher}
+    ema = None if setup.ema is None else setup.ema.model
+    found = {"model": setup.learner.module, "average": ema, "teacher": setup.learner.teacher}
     return {name: module for name, module in found.items() if module is not None}
 
 
 class _Run:
-    """A run in a folder, from its last checkpoint on if it has one."""
+    """A run in a folder; it resumes from the last checkpoint, if there is one."""
 
     def __init__(self, setup: Setup, out: Path, report: Progress | None) -> None:
         self.setup, self.out, self.report = setup, out, report
@@ -140,36 +143,36 @@ class _Run:
         try:
             self.state = from_checkpoint(setup, checkpoint) if checkpoint else RunState()
         except (KeyError, TypeError) as error:
-            what = f"the checkpoint in {out} is of another version of taser ({error})"
+            what = f"the checkpoint in {out} was written by another version of taser ({error})"
             raise ValueError(f"{what}: choose another folder") from error
         if self.state.best is not None and not (out / "best.safetensors").is_file():
-            what = f"{out} has lost its best weights, best.safetensors, of step"
-            raise ValueError(f"{what} {self.state.best_step}: train in another folder")
-        own = self.config.regulariser
-        self.target = TargetLoss(own.target_loss, start=own.weight) if own.target_loss else None
+            what = f"{out} has lost its best weights, best.safetensors"
+            raise ValueError(f"{what}, of step {self.state.best_step}: train in another folder")
+        loss, start = self.config.regulariser.target_loss, self.config.regulariser.weight
+        self.target = TargetLoss(loss, start=start) if loss else None
         if self.target is not None:
             self.target.weight = self.state.weight or self.target.weight
         self._write("config.yaml", to_yaml(self.config))
         self._write("model.json", json.dumps(setup.architecture, indent=1))
         self._write("data.json", Preprocessing.of(setup.dataset).to_json())
         self.log = Log(out, self.state.step, track=self.config.loop.track, enabled=self.main)
-        self.means: dict[str, float] = {}  # of the log's last line
-        self.metrics = self.state.best  # of the last validation
+        self.means: dict[str, float] = {}  # in the last log line
+        self.metrics = self.state.best  # from the last validation
         self.saved = self.started = time.monotonic()
         self.share = PenaltyShare()
 
-    def finish(self) -> Result:
-        """Train until the last epoch, or until patience runs out, and write what came of it."""
+    def run(self) -> Result:
+        """Train until the last epoch, or until patience runs out, and write the result."""
         state, validation, epochs = self.state, self.config.validation, self.config.loop.epochs
         patience = math.inf if validation.patience is None else validation.patience
-        self._report("training")
+        self._report_progress("training")
         try:
-            while self.batches.epoch < epochs and state.stale < patience:
+            while self.batches.epoch < epochs and state.validations_without_gain < patience:
                 for batch in self.batches:
                     self._step(batch)
                 average_buffers(self.learner.module)  # each process saw its own part of the data
-                if self.setup.average is not None:
-                    average_buffers(self.setup.average.model)
+                if self.setup.ema is not None:
+                    average_buffers(self.setup.ema.model)
                 if self.batches.epoch % validation.every == 0 or self.batches.epoch == epochs:
                     self._validate()
                 self._save()
@@ -184,7 +187,7 @@ class _Run:
         return result
 
     def _step(self, batch: Batch) -> None:
-        """Seeds, rate and λ of this step; the update; the log; a checkpoint now and then."""
+        """Set seeds, rate and λ, update, log, and save a checkpoint every few minutes."""
         setup, config, step = self.setup, self.config, self.state.step
         x, y = self._own_part(batch)
         generator = seeded_step(config.loop.seed, step, setup.rank, setup.device)
@@ -202,8 +205,8 @@ class _Run:
                 f"{error} at step {step}, epoch {self.batches.epoch + 1}: lower the rate or "
                 f"the regulariser's weight. The last good checkpoint is in {self.out}/checkpoints"
             ) from None
-        if setup.average is not None:
-            setup.average.update(self.learner.module, step)
+        if setup.ema is not None:
+            setup.ema.update(self.learner.module, step)
         if self.target is not None:
             self.state.weight = self.target(numbers["base"])
         elif "penalty" in numbers:
@@ -211,8 +214,8 @@ class _Run:
             if report and self.main:
                 logger.warning(report)
         self.state.step += 1
-        self._count(numbers, weight, rate)
-        in_epoch = self.batches.position < len(self.batches)  # the epoch's end saves by itself
+        self._add_to_log(numbers, weight, rate)
+        in_epoch = self.batches.position < len(self.batches)  # run() saves at the end of an epoch
         if in_epoch and time.monotonic() - self.saved > 60 * config.loop.save_minutes:
             self._save()
 
@@ -223,14 +226,14 @@ class _Run:
         return batch.x[rows].contiguous(memory_format=self.setup.layout), batch.y[rows]
 
     def _weight(self) -> float:
-        """λ at this step: by the target loss, or the weight on its ramp."""
+        """λ at this step: set by the target loss, or ramp × weight."""
         config = self.config.regulariser
         if self.target is not None:
             return self.target.weight
         return ramp(self.state.step, self.setup.steps, config.ramp) * config.weight
 
-    def _count(self, numbers: dict[str, Tensor], weight: float, rate: float) -> None:
-        """Add to the averages, and log them now and then: reading a number makes a GPU wait."""
+    def _add_to_log(self, numbers: dict[str, Tensor], weight: float, rate: float) -> None:
+        """Add to the sums, and sometimes log their means: reading a number makes a GPU wait."""
         state = self.state
         for name, value in numbers.items():
             state.sums[name] = state.sums.get(name, 0.0) + value
@@ -240,16 +243,15 @@ class _Run:
             more = {"weight": weight} if self.learner.regulariser is not None else {}
             self.log.write(state.step, "train", {**self.means, **more, "rate": rate})
             state.sums, state.summed = {}, 0
-        self._report("training")
+        self._report_progress("training")
 
-    def _report(self, stage: str) -> None:
-        """How far the run is, what it does now, and its last figures."""
+    def _report_progress(self, stage: str) -> None:
+        """Report steps done, the current stage and the last figures."""
         if self.report is None or not self.main:
             return
         means, epochs, metrics = self.means, self.config.loop.epochs, self.metrics
-        words = [
-            f"{stage}, epoch {min(self.batches.epoch + (stage == 'training'), epochs)}/{epochs}"
-        ]
+        epoch = min(self.batches.epoch + (stage == "training"), epochs)
+        words = [f"{stage}, epoch {epoch}/{epochs}"]
         words += [f"{k} {means[k]:.3g}" for k in ("loss", "penalty", "teacher") if k in means]
         if metrics is not None and self.setup.dataset.task == "regression":
             unit = Preprocessing.of(self.setup.dataset).square_unit
@@ -261,32 +263,34 @@ class _Run:
 
     def _validate(self) -> None:
         """Validate; keep the weights if they are the best so far."""
-        self._report("validation")
+        self._report_progress("validation")
         began = time.monotonic()
         held_out, state = self.setup.dataset.validation, self.state
-        # A draw, because the first rows may be all of one class: folders come in that order.
+        # Random rows, because a folder is sorted by class.
         rows = subset(len(held_out), self.config.validation.examples)
         metrics = self.metrics = validate(
             self.setup.evaluated, held_out.rows(rows), held_out.y[rows], self.setup.attack,
             seed=self.config.loop.seed, rank=self.setup.rank,
         )  # fmt: skip
-        merit, best = self._merit(metrics), None if state.best is None else self._merit(state.best)
-        state.stale = 0 if best is None or merit[0] > best[0] else state.stale + 1
-        if best is None or merit >= best:
+        key = self._selection_key(metrics)
+        best = None if state.best is None else self._selection_key(state.best)
+        gained = best is None or key[0] > best[0]
+        state.validations_without_gain = 0 if gained else state.validations_without_gain + 1
+        if best is None or key >= best:
             state.best, state.best_step = metrics, state.step
             self._write_weights("best")
         numbers = {"epoch": float(self.batches.epoch), **asdict(metrics)}
         self.log.write(state.step, "validation", numbers)
-        self.started += time.monotonic() - began  # which is not training
+        self.started += time.monotonic() - began  # validation is not training time
 
-    def _merit(self, metrics: ValidationMetrics) -> tuple[float, float]:
-        """What the best checkpoint is chosen by; ties go by the other figure, then to the later."""
+    def _selection_key(self, metrics: ValidationMetrics) -> tuple[float, float]:
+        """Sort key for the best checkpoint: the other accuracy breaks ties, then the step."""
         select = self.config.validation.select
         if select == "last":
             return 0.0, 0.0
         if select == "auto":
-            plain = self.config.objective.name == "standard" and self.target is None
-            select = "clean" if plain else "robust"
+            robust = self.learner.objective.moves_inputs or self.target is not None
+            select = "robust" if robust else "clean"
         both = metrics.clean, metrics.robust
         return both if select == "clean" else both[::-1]
 
@@ -325,7 +329,7 @@ def learning_rate(step: int, steps: int, highest: float, config: ScheduleConfig)
 
 
 def ramp(step: int, steps: int, share: float) -> float:
-    """min(1, t/T_w), which λ is multiplied with; T_w the given share of training."""
+    """min(1, t/T_w), the factor of λ; T_w is the given share of training."""
     return 1.0 if share <= 0 else min(1.0, step / max(1.0, share * steps))
 
 
@@ -333,7 +337,7 @@ def validate(
     model: nn.Module, x: Tensor, y: Tensor, attack: attacks.PGD,
     *, seed: int = 0, batch: int = 256, rank: int = 0,
 ) -> ValidationMetrics:  # fmt: skip
-    """Clean and robust figures over x, (N, *), and y, (N,); each process takes its share."""
+    """Clean and robust figures on x (N, *) and y (N,); each process computes a share."""
     regression = y.is_floating_point()
     loss = attacks.squared_error if regression else attacks.cross_entropy
     sums = torch.zeros(2, dtype=torch.float64)

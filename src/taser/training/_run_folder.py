@@ -1,4 +1,4 @@
-"""The log of a run, its result, and reading its folder."""
+"""A run's log and result, and functions that read its folder."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from ._recipes import read_recipe, to_yaml
 
 @dataclass(frozen=True)
 class Result:
-    """A run's folder, and its best validation; of regression, negated mean squared errors."""
+    """A run's folder and its best validation (regression: negated mean squared errors)."""
 
     folder: Path
     steps: int
@@ -32,7 +32,7 @@ class Result:
 
 
 class Log:
-    """log.jsonl and a tracker; a resumed run removes what came after its last checkpoint.
+    """log.jsonl and a tracker; a resumed run removes lines after its last checkpoint.
 
     track: one of Accelerate's trackers; TensorBoard's files are in folder/tensorboard.
     """
@@ -75,7 +75,7 @@ def start_trackers(track: str, folder: Path, from_step: int = -1) -> list[Any]:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log, up to the first damaged one: a crash may cut the last short."""
+    """The lines of a run's log up to the first damaged line; a crash can truncate the last."""
     path, lines = folder / "log.jsonl", []
     for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
@@ -87,7 +87,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def check_same_run(config: Config, out: Path) -> None:
-    """Refuse to resume a run of another configuration; the error lists the differences."""
+    """Raise if `out` holds a run with another configuration; the error lists the differences."""
     path = out / "config.yaml"
     if not path.exists():
         files = ("checkpoints", "model.json", "data.json", "log.jsonl", "best.safetensors")
@@ -101,7 +101,7 @@ def check_same_run(config: Config, out: Path) -> None:
     except ValueError as error:
         found = f"{out} holds a run of another version of taser ({error})"
         raise ValueError(f"{found}: choose another folder") from None
-    for free in ("threads", "save_minutes", "device", "track"):  # they change no weight
+    for free in ("threads", "save_minutes", "device", "track"):  # these change no weights
         before["loop"].pop(free), now["loop"].pop(free)
     changed = [
         f"{section}.{key} was {value!r}, is {now[section][key]!r}"
@@ -115,7 +115,7 @@ def check_same_run(config: Config, out: Path) -> None:
 
 
 def read_data_config(folder: Path) -> DataConfig:
-    """Which data a run was trained on; its other settings may be another version's."""
+    """The data section of a run's config.yaml; other sections may be from another version."""
     path = folder / "config.yaml"
     return from_mapping(Config, {"data": read_yaml(path).get("data", {})}, str(path)).data
 
@@ -149,15 +149,15 @@ def load_trained(
 ) -> nn.Module:
     """The network of a run, in evaluation mode, with its best or last weights, or a file's.
 
-    folder: of `taser train` or `taser export`, or the latter on the Hub, "hub:user/name". A network
-    that is the user's own code is imported only with `trust_code`.
+    folder: written by `taser train` or `taser export`, or "hub:user/name". A network from the
+    user's code is imported only with `trust_code`.
     """
     folder = run_folder(str(folder))
     if not (folder / "model.json").is_file():
         raise ValueError(f"{folder} is not the folder of a training run")
     weights = which if isinstance(which, Path) else folder / f"{which}.safetensors"
     if which == "best" and not weights.exists():
-        weights = folder / "model.safetensors"  # of `taser export`
+        weights = folder / "model.safetensors"  # written by `taser export`
     if not weights.exists():
         raise ValueError(f"the run in {folder} has no weights {which} yet")
     path = folder / "model.json"

@@ -27,8 +27,8 @@ class NonFiniteLoss(RuntimeError):
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """A part of a batch. share: its rows over the batch's."""
+class MicroBatch:
+    """A part of a batch. share: rows of this part / rows of the batch."""
 
     x: Tensor
     y: Tensor
@@ -40,10 +40,10 @@ class Piece:
 class Learner:
     """What a step needs, and everything that it changes.
 
-    model: as Accelerate prepared it, perhaps wrapped for several processes. attack_view: the form
-    of the model that attacks run. teacher_weight: α of the KL to the teacher. awp_gamma: size of
-    the weight perturbation. clip: the largest norm of the gradient. accumulate: in how many pieces
-    a batch is taken. step_number: of the next step, from zero.
+    model: as Accelerate prepared it, perhaps wrapped in DistributedDataParallel. attack_view: gives
+    the callable to attack. teacher_weight: α, the weight of the KL to the teacher. awp_gamma: size
+    of the weight perturbation. clip: the largest norm of the gradient. accumulate: number of
+    micro-batches. step_number: number of the next step, from zero.
     """
 
     model: nn.Module
@@ -61,7 +61,7 @@ class Learner:
 
     @property
     def module(self) -> nn.Module:
-        """The model without the wrapper of several processes."""
+        """The model without DistributedDataParallel."""
         module = unwrap_ddp(self.model)
         assert isinstance(module, nn.Module)
         return module
@@ -69,56 +69,55 @@ class Learner:
     def step(
         self, x: Tensor, y: Tensor, generator: torch.Generator, *, weight: float, perturb: bool
     ) -> Numbers:
-        """One update. weight: λ now; perturb: whether weights are perturbed now.
+        """One update. weight: λ; perturb: whether to apply adversarial weight perturbation.
 
         Returns the loss, its parts and the batch accuracies as detached scalars.
         """
-        pieces = self._attack(x, y, generator)
+        parts = self._attack(x, y, generator)
         self.optimiser.zero_grad(set_to_none=True)
         numbers: Numbers = {}
-        # Several processes exchange gradients once a step, in the last piece's backward pass.
+        # Several processes exchange gradients once a step, in the last micro-batch's backward.
         no_sync = getattr(self.model, "no_sync", nullcontext)
-        with self._perturbed(pieces) if perturb else nullcontext():
-            for piece in pieces:
-                with nullcontext() if piece is pieces[-1] else no_sync():
-                    total, found = self.loss(self.model, piece, weight)
+        with self._perturbed(parts) if perturb else nullcontext():
+            for part in parts:
+                with nullcontext() if part is parts[-1] else no_sync():
+                    total, found = self.loss(self.model, part, weight)
                     _check_finite(total, found)
-                    self.precision.scaler.scale(piece.share * total).backward()
+                    self.precision.scaler.scale(part.share * total).backward()
                 for name, value in found.items():
-                    numbers[name] = numbers.get(name, 0.0) + piece.share * value
+                    numbers[name] = numbers.get(name, 0.0) + part.share * value
             self._update()
         if world_size() > 1:  # each process saw its own part of the batch
             means = all_sum(torch.stack(list(numbers.values()))) / world_size()
             numbers = dict(zip(numbers, means, strict=True))
         return numbers
 
-    def _attack(self, x: Tensor, y: Tensor, generator: torch.Generator) -> list[Piece]:
-        """The batch in pieces as equal as can be, each with its adversarial points."""
-        model = self.attack_view.of(self.module, x) if self.objective.adversarial else self.module
-        parts = min(self.accumulate, len(x))
-        inputs, labels = x.tensor_split(parts), y.tensor_split(parts)
-        pieces = []
-        for part, own in zip(inputs, labels, strict=True):
+    def _attack(self, x: Tensor, y: Tensor, generator: torch.Generator) -> list[MicroBatch]:
+        """The batch in parts of nearly equal size, each with its adversarial points."""
+        model = self.attack_view.of(self.module, x) if self.objective.moves_inputs else self.module
+        count = min(self.accumulate, len(x))
+        parts = []
+        for inputs, labels in zip(x.tensor_split(count), y.tensor_split(count), strict=True):
             with self.precision.autocast():
-                x_adv = self.objective.attack(model, part, own, generator=generator)
-            pieces.append(Piece(part, own, x_adv, len(part) / len(x)))
-        return pieces
+                x_adv = self.objective.attack(model, inputs, labels, generator=generator)
+            parts.append(MicroBatch(inputs, labels, x_adv, len(inputs) / len(x)))
+        return parts
 
-    def loss(self, model: nn.Module, piece: Piece, weight: float) -> tuple[Tensor, Numbers]:
+    def loss(self, model: nn.Module, part: MicroBatch, weight: float) -> tuple[Tensor, Numbers]:
         """L_base + λR + α·KL(f_θ0 ‖ f_θ), and its parts."""
-        x, y, regulariser = piece.x, piece.y, self.regulariser
+        x, y, regulariser = part.x, part.y, self.regulariser
         penalised = regulariser is not None and self.step_number % regulariser.every == 0
         shared = SharedPass(self.module if penalised else None)
         with self.precision.autocast(), shared:
-            base = self.objective.loss(model, x, y, piece.x_adv)
-        if not self.precision.half:  # their rounding would dominate differences
+            base = self.objective.loss(model, x, y, part.x_adv)
+        if not self.precision.half:  # rounding would dominate the differences
             shared.outputs = base.clean
         total, numbers = base.total, {"base": base.total.detach(), **base.parts}
         if regulariser is not None:
-            regulariser.calls = self.step_number  # `every` counts steps, not pieces
+            regulariser.calls = self.step_number  # `every` counts steps, not parts
             r = regulariser(self.module, x, y, shared=shared)
-            if piece.share < 1:
-                r = r * regulariser.batch_correction(len(x), round(len(x) / piece.share))
+            if part.share < 1:
+                r = r * regulariser.batch_correction(len(x), round(len(x) / part.share))
             total, numbers["penalty"] = total + weight * r, r.detach()
         if self.teacher is not None:
             with self.precision.autocast():
@@ -132,16 +131,16 @@ class Learner:
                 numbers[name] = (outputs.detach().argmax(1) == y).float().mean()
         return total, numbers
 
-    def _perturbed(self, pieces: list[Piece]) -> AbstractContextManager:
-        """The weights moved to where the loss of the batch is higher, and back at the end."""
+    def _perturbed(self, parts: list[MicroBatch]) -> AbstractContextManager:
+        """Move the weights to where the batch's loss is higher; on exit move them back."""
 
-        def ascent(model: nn.Module, piece: Piece) -> Tensor:
+        def ascent(model: nn.Module, part: MicroBatch) -> Tensor:
             with self.precision.autocast():
-                total = self.objective.loss(model, piece.x, piece.y, piece.x_adv).total
+                total = self.objective.loss(model, part.x, part.y, part.x_adv).total
             # In float16 small gradients would vanish; the moves do not depend on the scale.
-            return self.precision.scaler.scale(piece.share * total)
+            return self.precision.scaler.scale(part.share * total)
 
-        losses = [partial(ascent, piece=piece) for piece in pieces]
+        losses = [partial(ascent, part=part) for part in parts]
         return perturbed(self.model, losses, self.awp_gamma)
 
     def _update(self) -> None:
@@ -157,7 +156,7 @@ class Learner:
 
 def _check_finite(total: Tensor, numbers: Numbers) -> None:
     finite = torch.isfinite(total.detach()).float()
-    if world_size() > 1:  # all stop, or those that go on would wait for ever
+    if world_size() > 1:  # all stop, or the others would wait for ever
         dist.all_reduce(finite, dist.ReduceOp.MIN)
     if not bool(finite):
         shown = ", ".join(f"{name} {float(value):.4g}" for name, value in numbers.items())
@@ -167,7 +166,7 @@ def _check_finite(total: Tensor, numbers: Numbers) -> None:
 class Precision:
     """Autocast around the base loss, and the scaling of gradients that float16 needs.
 
-    Accelerate's wraps the model's forward, so that the penalty's differences would be rounded.
+    Accelerate's autocast is not used: it would also apply to the penalty.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -180,36 +179,40 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
 
     def autocast(self) -> AbstractContextManager:
-        """The context of the attack and of the base loss."""
+        """The context for the attack and the base loss."""
         return torch.autocast(self.device, self.dtype) if self.half else nullcontext()
 
 
 @dataclass
 class AttackView:
-    """The module as attacks run it. fold: with its BatchNorms folded, where that is equal."""
+    """What attacks call. fold: fold BatchNorm into the layer before it, if the outputs agree."""
 
     fold: bool = True
     _folded: FoldedModel | None = field(default=None, init=False, repr=False)
 
     def of(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """The module with its weights of now, in eval mode. x: (B, *), to try it on."""
+        """The callable to attack: the folded copy with current weights, or the module itself.
+
+        x: a batch (B, *), used once to check the fold.
+        """
         if self.fold and self._folded is None:
             self._try_to_fold(module, x[:TRIED])
         return module if self._folded is None else self._folded.refresh()
 
     def _try_to_fold(self, module: nn.Module, x: Tensor) -> None:
-        """Keep a folded copy if it is equal up to rounding, of ten bits if a GPU uses TF32."""
+        """Keep a folded copy if it agrees up to rounding: 1e-4, or 2e-3 with TF32."""
         copy = fold_batchnorm(module)
         if copy is None:
             self.fold = False
             return
         with eval_mode(module, freeze=True), torch.no_grad():
-            own = module(x.clone())  # the module may begin in place
-            tolerance = 2e-3 if own.is_cuda and torch.backends.cudnn.allow_tf32 else 1e-4
+            expected = module(x.clone())  # the first layer may work in place
+            tolerance = 2e-3 if expected.is_cuda and torch.backends.cudnn.allow_tf32 else 1e-4
             try:
-                error = (copy(x.clone()) - own).abs().max()
-                self.fold = bool(error <= tolerance * own.abs().max().clamp_min(1.0))
+                error = (copy(x.clone()) - expected).abs().max()
+                self.fold = bool(error <= tolerance * expected.abs().max().clamp_min(1.0))
             except Exception:  # layers fail in as many ways as people write them
                 self.fold = False
-        if self.fold and bool((own != own[0]).any()):  # a last layer still zero hides what folds
+        # If all outputs are equal (zero last layer) this proves nothing; try again next step.
+        if self.fold and bool((expected != expected[0]).any()):
             self._folded = copy

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taser._runtime import check_arguments
+from taser._runtime import wrap_public_api
 from taser.probes import Probed
 from taser.stein._checks import Backend, check_choice, check_count, check_inputs
 from taser.stein._residual import Function, stein_residual
@@ -235,4 +235,4 @@ def _row_blocks(
         yield rows, stein_kernel(own, x[rows], s[rows], x, s)
 
 
-check_arguments(globals(), ("ksd", "ksd_test", "stein_identity"))
+wrap_public_api(globals(), ("ksd", "ksd_test", "stein_identity"))  # checks argument types
