@@ -239,7 +239,7 @@ def test_candidates_may_differ_by_method() -> None:
     uneven = {**tried, "gradient": {**tried["gradient"], "standard": [["regulariser.weight=2"]]}}
     with pytest.raises(ValueError, match="equally many settings of each variant; standard"):
         ComparisonConfig(methods=("standard",), variants=VARIANTS, search=Search(uneven))
-    with pytest.raises(ValueError, match="of taser has lists for standard, pgd, but none for mart"):
+    with pytest.raises(ValueError, match=r"taser has lists for standard, pgd, but none for mart"):
         ComparisonConfig(methods=("mart",), variants=VARIANTS, search=Search(tried))
 
 
