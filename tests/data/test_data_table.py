@@ -59,10 +59,13 @@ def test_numbers_beside_text_and_beyond_floats_are_names(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "a table needs target=.*age, height, smokes, income"),
+        ({}, "a table needs the column to predict, by --target.*age, height, smokes, income"),
         ({"target": "smoke"}, r"no column 'smoke' \(did you mean 'smokes'\?\); it has age"),
         ({"target": "age", "ignore": ["zzz"]}, "no column 'zzz'; it has"),
-        ({"target": "smokes", "task": "regression"}, "'smokes' of .* should hold finite numbers"),
+        (
+            {"target": "smokes", "task": "regression"},
+            "'smokes' of .* should hold finite.*classes take",
+        ),
         ({"target": "age", "ignore": ["height", "smokes", "income"]}, "no column left"),
         ({"target": "smokes", "task": "sorting"}, "task should be one of classification, regr"),
         ({"target": "smokes", "size": 8}, "a table takes no size"),
@@ -76,11 +79,13 @@ def test_bad_requests_are_refused(people: Path, options: dict, says: str) -> Non
 @pytest.mark.parametrize(
     ("header", "rows", "says"),
     [
-        ("a,y", ["1,0", ",1"], "column 'a' of .* row 2 has ''"),
-        ("a,y", ["1,0", "nan,1"], "row 2 has 'nan'"),
-        ("a,y", ["1,0", "inf,1"], "row 2 has 'inf'"),
-        ("a,y", ["1,no", "2,"], "column 'y' of .* no label in row 2"),
-        ("a,y", ["1,0", "2"], "has 2 columns, but 1 in row 2"),
+        ("a,y", ["1,0", ",1"], "column 'a' of .* line 3 has ''"),
+        ("a,y", ["1,0", "nan,1"], "line 3 has 'nan'"),
+        ("a,y", ["1,0", "inf,1"], "line 3 has 'inf'"),
+        ("a,y", ["1,no", "2,"], "column 'y' of .* no label.* line 3 has ''; 1 of 2 rows"),
+        ("a,y", ["1,no", "", "2,NaN", "3,yes", "4,NA"], "line 4 has 'NaN'; 2 of 4 rows"),
+        ("a,y", ["1,0", "2,nan", "3,1"], "column 'y' of .* line 3 has 'nan'; 1 of 3 rows"),
+        ("a,y", ["1,0", "2"], "has 2 columns, but 1 in line 3"),
         ("a,a,y", ["1,1,0"], "two columns of one name"),
         ("a,y", [], "it is empty"),
     ],
@@ -119,6 +124,6 @@ def test_text_with_a_gap_or_a_number_is_neither_category_nor_number(
     tmp_path: Path, gap: str
 ) -> None:
     file = write(tmp_path, "a,b,y", [f"{k},{'no' if k else gap},{k % 2}" for k in range(40)])
-    row, entry = (1, "") if not gap else (2, "no")
-    with pytest.raises(ValueError, match=rf"column 'b' of .* row {row} has '{entry}'.*ignore="):
+    line, entry = (2, "") if not gap else (3, "no")
+    with pytest.raises(ValueError, match=rf"column 'b' of .* line {line} has '{entry}'.*ignore="):
         load(file, target="y")

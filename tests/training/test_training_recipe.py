@@ -172,7 +172,7 @@ RUNS = [name for name in shipped_recipes() if not name.startswith("compare/")]  
 @pytest.mark.parametrize("name", RUNS)
 def test_shipped_recipes_can_be_read(name: str) -> None:
     config = read_recipe(name)
-    known = ("digits", "cifar10", "fashion-mnist", "breast-cancer", "diabetes")
+    known = ("digits", "cifar10", "fashion-mnist", "breast-cancer", "diabetes", "wine")
     assert config.data.name in known
 
 

@@ -29,6 +29,8 @@ from ._published import (
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 CATEGORIES = 100  # most categories of a column; with more it is probably a name
+MISSING = ("", "nan", "na", "n/a", "<na>", "null")  # a label that is none, in lower case
+Places = tuple[str, Sequence[int]]  # what a file counts, "line" or "row", and the number of each
 
 
 def load(
@@ -61,7 +63,7 @@ def load(
         if given := [name for name, value in options.items() if value not in (None, ())]:
             raise ValueError(f"{what} takes no {', '.join(given)}")
 
-    of_table = {"target": target, "ignore": tuple(ignore), "task": task}
+    of_table = {"target": target, "ignore": tuple(ignore)}
     if spec is not None:
         refuse(spec.name, size=size, **of_table)
         raw = spec.read() if isinstance(spec, Builtin) else read_cache(spec, root)
@@ -85,6 +87,8 @@ def load(
         raise ValueError(f"a data set should be {wanted}; got {path}")
     path = path.resolve()
     name = spec.name if spec is not None else path.stem if path.is_file() else path.name
+    if task is not None and (task == "regression") != (raw.classes is None):
+        raise ValueError(f"task {task} was asked for, and the targets of {name} are for the other")
     dataset = _split(name, raw, {"test": test, "validation": validation}, seed)
     if dataset.train.is_images and standardise:
         why = "their pixels stay in [0, 1], and models normalise inside"
@@ -337,10 +341,11 @@ def read_table(
     """
     if task not in (None, *get_args(Task)):
         raise ValueError(f"task should be one of {', '.join(get_args(Task))}; got {task!r}")
-    table = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
+    table, places = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
     there = ", ".join(table)
     if target is None:
-        raise ValueError(f"a table needs target=, the column to predict; {path} has {there}")
+        how = "--target, data.target in a recipe or load(…, target=…)"
+        raise ValueError(f"a table needs the column to predict, by {how}; {path} has {there}")
     for name in (target, *ignore):
         if name not in table:
             raise ValueError(f"{path} has no column {name!r}{hint(name, table)}; it has {there}")
@@ -354,16 +359,18 @@ def read_table(
             groups = {f"{name}={value}": table[name] == value for value in np.unique(table[name])}
             features |= {column: ones.astype(np.float64) for column, ones in groups.items()}
         else:
-            features[name] = _numbers(table[name], name, path)
+            features[name] = _numbers(table[name], name, path, places)
     x, columns = np.stack([*features.values()], 1), tuple(features)
     y, values = table[target], _floats(table[target])
+    if (gaps := np.flatnonzero([entry.lower() in MISSING for entry in y.tolist()])).size:
+        got = f"{places[0]} {places[1][gaps[0]]} has {str(y[gaps[0]])!r}"
+        many = f"{gaps.size} of {len(y)} rows have none: fill or drop them"
+        raise ValueError(f"column {target!r} of {path} has no label in some rows; {got}; {many}")
     whole = values is not None and bool((values == np.round(values)).all())
     few = values is None or (whole and len(np.unique(values)) <= 20)
     if task == "regression" or (task is None and not few):
-        parts = {"train": (x, _numbers(y, target, path))}
+        parts = {"train": (x, _numbers(y, target, path, places, is_target=True))}
         return RawDataset(parts, None, columns, categorical)
-    if (missing := np.flatnonzero(y == "")).size:
-        raise ValueError(f"column {target!r} of {path} has no label in row {missing[0] + 1}")
     # As integers, so that 10 sorts after 9; above 2^53 floats are not exact.
     if values is not None and whole and bool((abs(values) < 2**53).all()):
         y = values.astype(np.int64)
@@ -388,40 +395,48 @@ def _floats(column: np.ndarray) -> np.ndarray | None:
         return None
 
 
-def _numbers(column: np.ndarray, name: str, path: Path) -> np.ndarray:
+def _numbers(
+    column: np.ndarray, name: str, path: Path, places: Places, is_target: bool = False
+) -> np.ndarray:
     values = _floats(column)
     if values is not None and np.isfinite(values).all():
         return values
     singles = (_floats(column[row : row + 1]) for row in range(len(column)))
     row = next(r for r, value in enumerate(singles) if value is None or not np.isfinite(value))
-    got = f"row {row + 1} has {str(column[row])!r}. Encode it, drop those rows, or leave it out"
-    ways = f"with ignore={[name]!r} (data.ignore in a recipe)"
-    raise ValueError(f"column {name!r} of {path} should hold finite numbers; {got} {ways}")
+    got = f"{places[0]} {places[1][row]} has {str(column[row])!r}"
+    ways = f"Encode it, drop those rows, or leave it out with ignore={[name]!r} (data.ignore)"
+    if is_target:
+        ways = "Task regression predicts numbers: for classes take task classification (data.task)"
+    raise ValueError(f"column {name!r} of {path} should hold finite numbers; {got}. {ways}")
 
 
-def _csv(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a CSV file as text; the first row names them."""
+def _csv(path: Path) -> tuple[dict[str, np.ndarray], Places]:
+    """The columns of a CSV file as text, and the line of each row; the first row names them."""
     with open(path, newline="", encoding="utf-8-sig") as stream:
-        rows = [[entry.strip() for entry in row] for row in csv.reader(stream) if row]
-    names, rows = (rows or [[]])[0], rows[1:]
+        reader = csv.reader(stream)
+        read = [(reader.line_num, [entry.strip() for entry in row]) for row in reader if row]
+    lines, rows = [line for line, _ in read[1:]], [row for _, row in read[1:]]
+    names = read[0][1] if read else []
     if not rows:
         raise ValueError(f"{path} should have a row of column names and rows below; it is empty")
     if len(set(names)) != len(names):
         raise ValueError(f"{path} has two columns of one name: {', '.join(names)}")
-    for number, row in enumerate(rows, start=1):
+    for line, row in zip(lines, rows, strict=True):
         if len(row) != len(names):
-            raise ValueError(f"{path} has {len(names)} columns, but {len(row)} in row {number}")
-    return {name: np.array(column) for name, *column in zip(names, *rows, strict=True)}
+            raise ValueError(f"{path} has {len(names)} columns, but {len(row)} in line {line}")
+    table = {name: np.array(column) for name, *column in zip(names, *rows, strict=True)}
+    return table, ("line", lines)
 
 
-def _parquet(path: Path) -> dict[str, np.ndarray]:
+def _parquet(path: Path) -> tuple[dict[str, np.ndarray], Places]:
     parquet = pyarrow_parquet()
     try:
         columns = parquet.read_table(path).to_pydict()
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is truncated or is no Parquet file: {error}") from error
     # As text, like CSV, so that one set of rules decides what is a number and what is missing.
-    return {
+    table = {
         name: np.array(["" if entry is None else str(entry) for entry in column])
         for name, column in columns.items()
     }
+    return table, ("row", range(1, 1 + max(map(len, columns.values()), default=0)))
