@@ -141,7 +141,8 @@ def _train(
         f"{'accuracy' if classifier else 'mean squared error'} {clean} clean, "
         f"{robust} under a short PGD ({threat}; at most "
         f"{config.validation.examples} validation examples; a short attack overestimates).",
-        f"For a figure to believe: taser evaluate --model {out} {threat} --examples 200",
+        f"For a figure to believe: taser evaluate --model {out} {threat} --examples 200"
+        + " --trust-code" * (":" in config.model.name),
         f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",
     ]
     if is_main_process():

@@ -132,5 +132,7 @@ def load_model(
     got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if got not in allowed:
         wanted = " or ".join(map(str, allowed))
-        raise ValueError(f"{spec} should give {wanted} for two inputs of shape {shape}; got {got}")
+        of = "" if classes is None else f", as the data have {classes} classes"
+        inputs = f"for two inputs of shape {shape}"
+        raise ValueError(f"{spec} should give {wanted} {inputs}{of}; got {got}")
     return model
