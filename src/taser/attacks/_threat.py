@@ -33,9 +33,10 @@ class Threat:
     >>> Threat("l1", 2.0, low=None, high=None, scale=[1.0, 0.5, 0.0])  # the third cannot change
     Threat(norm='l1', epsilon=2.0, low=None, high=None, scale=(1.0, 0.5, 0.0))
 
-    Each part is a number, or a tensor or nested list in the shape of one input. scale: ε·scale is
-    the ε of each feature, so 0 is a feature that cannot change. low, high: in a list, None is no
-    bound. grid: the step of features that change by whole steps (1 for integers), 0 for others.
+    low, high, scale and grid are each a number, or a tensor or nested list in the shape of one
+    input. scale: ε·scale is the ε of each feature; 0 is a feature that cannot change. low, high:
+    None is no bound. grid: the step of features that change by whole steps (1 for integers), 0 for
+    others.
     one_hot: for vectors with a scale, groups of columns of which one is 1 and the others 0.
     Changing the category does not count towards ε; scale 0 fixes it. An attack may search between
     valid values; what it returns is valid. With the names of columns: :meth:`for_table`.
@@ -119,7 +120,7 @@ class Threat:
         return part
 
     def feature_unit(self, x: Tensor) -> Tensor:
-        """The change of each feature by one unit of the norm, (*) or a number; one-hot: 1/ε."""
+        """How far each feature moves in a step of length one, (*) or a number; one-hot: 1/ε."""
         return self._like("unit", x)
 
     def in_units(self, change: Tensor) -> Tensor:

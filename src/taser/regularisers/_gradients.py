@@ -31,7 +31,7 @@ class GradientNorm(Regulariser):
     every, fraction, batchnorm, generator, seed
         As for every :class:`~taser.regularisers.Regulariser`.
 
-    BatchNorm's statistics, precision and layers are treated as in TASER; only the score differs.
+    v·∇f is computed as in TASER, with v in place of the score (BatchNorm, precision, layers).
 
     >>> import torch
     >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3

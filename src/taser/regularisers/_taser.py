@@ -40,7 +40,7 @@ FORMS: dict[FormName, Form] = {
 
 
 class Taser(SteinPenalty):
-    """TASER: the Stein penalty at the clean inputs, in one of five forms.
+    """TASER: a Stein penalty of the clean batch, in one of five forms.
 
     >>> import torch, taser
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
@@ -56,7 +56,7 @@ class Taser(SteinPenalty):
 
     form
         "steepest" (default): s(x; −u)·∇f(x) with u the direction in which f rises fastest inside
-        the threat, in units of the threat's ball: R ≈ mean (ε · Ju·∇f)², with ε of the threat, so
+        the threat, of root mean square one: R ≈ mean (ε Ju·∇f)² with ε = `threat.rms_epsilon`, so
         a margin that moves by one inside the ball costs one. λ from 0.1 to 1 is a good start.
         "paired": s(x; z)·∇f(x), whose mean over z is zero for every x; in units of the noise, σ²R.
         "mixed": s(x + σz)·∇f(x), in units of the noise.

@@ -241,7 +241,7 @@ def audit_summary(audit: Audit) -> list[str]:
     """The robust accuracy, the verdict, and the verdict's reasons."""
     passed = len(audit.checks) - len(audit.failed) - len(audit.skipped)
     bound = "At most: a check failed, so another attack may leave fewer. " if audit.failed else ""
-    few = f" (with {audit.n} right answers only gross masking shows: raise -n until {ENOUGH} are right)"
+    few = f" (with {audit.n} right answers only gross masking shows: give -n for {ENOUGH} of them)"
     lines = [
         f"Robust accuracy at {audit.threat}: {percent(audit.accuracy)} of n = {audit.given}, per "
         f"example the worst of all attacks of the audit; {100 * audit.n / audit.given:.1f} % "

@@ -14,7 +14,7 @@ from taser.objectives import OBJECTIVES
 from taser.objectives._objective import Task
 from taser.regularisers import REGULARISERS
 from taser.regularisers._gradients import Of, Size
-from taser.regularisers._taser import FormName
+from taser.regularisers._taser import FORMS, FormName
 from taser.scores._score import Precision
 from taser.stein._batchnorm import Statistics
 from taser.stein._checks import Backend, Operator
@@ -290,7 +290,7 @@ class Config:
     def check_micro_batches(self, batch: int) -> None:
         """Raise if a micro-batch is one example, whose penalty has no variance."""
         parts, penalty = self.loop.accumulate, self.regulariser
-        center = penalty.center or ("none" if penalty.form == "steepest" else "batch")
+        center = penalty.center or FORMS[penalty.form].center
         single = parts > 1 and batch < 2 * parts
         if single and penalty.name == "taser" and center == "batch":
             found = f"loop.accumulate={parts} leaves single examples of a batch of {batch}"

@@ -116,7 +116,7 @@ class Learner:
         if regulariser is not None:
             regulariser.calls = self.step_number  # `every` counts steps, not parts
             r = regulariser(self.module, x, y, shared=shared)
-            if part.share < 1:
+            if part.share < 1:  # after the correction from the drawn rows to this part
                 r = r * regulariser.batch_correction(len(x), round(len(x) / part.share))
             total, numbers["penalty"] = total + weight * r, r.detach()
         if self.teacher is not None:
