@@ -412,9 +412,12 @@ def _numbers(
 
 def _csv(path: Path) -> tuple[dict[str, np.ndarray], Places]:
     """The columns of a CSV file as text, and the line of each row; the first row names them."""
-    with open(path, newline="", encoding="utf-8-sig") as stream:
-        reader = csv.reader(stream)
-        read = [(reader.line_num, [entry.strip() for entry in row]) for row in reader if row]
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            read = [(reader.line_num, [entry.strip() for entry in row]) for row in reader if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8: {error}") from error
     lines, rows = [line for line, _ in read[1:]], [row for _, row in read[1:]]
     names = read[0][1] if read else []
     if not rows:
