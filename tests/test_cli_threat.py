@@ -9,11 +9,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from taser import Threat
+from taser import Threat, evaluate
 from taser.cli import app
 from taser.cli._options import read_threat
 from taser.data import load
 from taser.data._dataset import Preprocessing
+from taser.report._evaluation_report import _expected, summary
 from taser.training import read_recipe
 from taser.training._build import build_data, build_threat
 
@@ -62,7 +63,7 @@ def test_new_data_may_lack_a_category_and_not_have_a_new_one(people: Path, tmp_p
     more.write_text(text.replace("driver", "pilot"))
     found = own.apply(load(fewer, target="loan", standardise=False))
     assert not bool(found.train.x[:, 3].any())  # job=driver
-    with pytest.raises(ValueError, match="job=pilot, a category"):
+    with pytest.raises(ValueError, match="column 'job' of more has the value 'pilot'"):
         own.apply(load(more, target="loan", standardise=False))
 
 
@@ -99,12 +100,33 @@ def test_for_table_takes_the_columns_own_units(people: Path) -> None:
         ({"bounds": {"sex": (0, 1)}}, "'sex' is categorical"),
         ({"one_hot": [["age", "hours"]]}, "one-hot group is one 1"),
         ({"epsilon": {"age": "a lot"}}, "8/255"),
+        ({"epsilon": {"age": "any"}}, "'age' is numeric, so its ε is a number"),
+        ({"bounds": {"age": (30, 70)}}, "'age' of people has values from 18 to .*bounds, 30 to 70"),
+        ({"bounds": {"hours": (None, 20)}}, "'hours' of .* to 60, .* no bound to 20"),
         ({"fixed": ["age", "hours", "job", "sex", "wage"]}, "positive for some feature"),
     ],
 )
 def test_wrong_columns_are_one_clear_error(people: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Threat.for_table(load(people, target="loan"), **options)
+
+
+def test_a_threat_names_its_columns_in_their_units(people: Path) -> None:
+    data = load(people, target="loan")
+    threat = Threat.for_table(data, {"age": 5, "wage": 2.5, "job": "any"})
+    assert threat.columns == "age ±5, wage ±2.5, job any; fixed: hours, sex"
+    assert "2 fixed, 1 free" in str(threat)  # columns, not their three features
+    assert Threat(**threat.numbers()).columns == threat.columns
+    assert data.standardisation is not None
+    half = Threat.for_table(data, 0.5, fixed=["sex"])
+    assert half.columns.startswith(f"age ±{0.5 * data.standardisation.std[0]:.4g}, hours ±")
+    x = torch.zeros(4, len(half.scale))
+    x[:, [2, 5]] = 1.0
+    network = torch.nn.Linear(len(half.scale), 2)
+    result = evaluate(network, x, torch.tensor([0, 1, 0, 1]), threat=half, attacks=["pgd"])
+    assert f"Changes: {half.columns}." in summary(result)
+    assert "zero it need not" in _expected(half)
+    assert "to zero." in _expected(Threat())
 
 
 def test_images_have_no_columns() -> None:
@@ -147,3 +169,17 @@ def test_train_evaluate_and_audit_a_table_with_categories(people: Path, tmp_path
     assert record["threat"]["one_hot"] == [[2, 3, 4], [5, 6]]
     assert not [f for f in record["findings"] if "outside" in f["name"]]
     assert record["robust_accuracy"] < record["clean_accuracy"]
+    again = ["evaluate", "--model", run, "--attacks", "pgd", "--out", f"{run}/e2"]
+    plain = invoke(app, [*again, "--no-curve"])
+    assert plain.exit_code == 0, plain.output
+    assert "2 free categories" not in plain.output
+    assert ", with which the run was trained; --epsilon sets another." in plain.output
+    assert "Changes: age ±3, wage ±2, job any; fixed: hours, sex." in plain.output
+    assert (
+        json.loads((tmp_path / "run/e2/evaluation.json").read_text())["threat"] == record["threat"]
+    )
+    page = (tmp_path / "run/e2/report.html").read_text()
+    assert "fixed: hours, sex" in page
+    refused = invoke(app, [*again, "--norm", "l2"])
+    assert refused.exit_code == 1
+    assert "give --epsilon, too" in refused.output

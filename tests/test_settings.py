@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from taser._settings import SETTINGS, Count, Number, Positive, from_mapping
 from taser.training import read_recipe
-from taser.training._run_folder import read_data_config
+from taser.training._run_folder import read_data_config, read_threat_config
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -95,3 +95,5 @@ def test_damaged_yaml_ends_in_one_sentence(tmp_path: Path, content: str | bytes)
         read_recipe(path)
     with suppress(ValueError):  # a run's other sections are not read
         read_data_config(tmp_path)
+    with suppress(ValueError):
+        read_threat_config(tmp_path)

@@ -222,4 +222,4 @@ def test_inputs_of_another_kind_are_refused_at_the_start() -> None:
 def test_autoattack_says_what_replaces_square() -> None:
     plan = autoattack(Threat("linf", 0.1, None, None, [1.0, 0.0]), classes=3, images=False)
     assert [stage.name for stage in plan.stages][-1] == "spsa-strong"
-    assert "same ε and bounds" in plan.note
+    assert "in place of Square: Square takes one ε and one range" in plan.note

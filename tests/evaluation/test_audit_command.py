@@ -68,7 +68,7 @@ def test_an_honest_model_is_trusted(run: Callable[..., str], weights: Path, tmp_
         "--no-surrogate", "--out", tmp_path,
     )  # fmt: skip
     estimate, found, *_ = said.split("\n")  # the first on stderr
-    assert estimate.startswith("  0%  audit: at most about ")
+    assert estimate.startswith("  0%  audit: about ")
     assert found.startswith("Robust accuracy at ℓ∞ ε=0.2: ")
     assert "Verdict: trust (of " in said
     assert "Skipped: transfer" in said

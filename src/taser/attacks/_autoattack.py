@@ -198,7 +198,7 @@ def _square(square: Any, target: EarlyExit, x: Tensor, y: Tensor) -> None:
 def without_square(threat: Threat, images: bool) -> str:
     """Why Square cannot be run, or an empty string."""
     if threat.has_structure:
-        return "Square needs the same ε and bounds for all features"
+        return "Square takes one ε and one range for all features, and here they differ"
     return "" if images or threat.norm == "linf" else f"Square in {threat.norm} is for images"
 
 
@@ -217,14 +217,14 @@ def autoattack(
     dlr: Attack = AutoAttackPart("apgd-t", threat, seed)
     if classes == 3:
         dlr = AutoAttackPart("apgd-dlr", threat, seed)
-        notes.append("targeted DLR needs four classes: untargeted APGD-DLR was run instead")
+        notes.append("untargeted APGD-DLR was run in place of APGD-T, which needs four classes")
     elif classes == 2:
         dlr = RestartedPGD(threat, steps=100, name="pgd-margin")
-        notes.append("DLR needs three classes: PGD on the margin was run instead of APGD-T")
+        notes.append("PGD on the margin was run in place of APGD-T, which needs four classes")
     last: Attack = AutoAttackPart("square", threat, seed)
     if reason := without_square(threat, images):
         last = SPSA.strong(threat)
-        notes.append(f"{reason}: strong SPSA was run instead")
+        notes.append(f"strong SPSA, also without gradients, was run in place of Square: {reason}")
     ce, fab = AutoAttackPart("apgd-ce", threat, seed), AutoAttackPart("fab-t", threat, seed)
     return Cascade("autoattack", (ce, dlr, fab, last), note="; ".join(notes))
 

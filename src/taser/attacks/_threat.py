@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -20,6 +20,8 @@ Rng = torch.Generator | None
 SPARSE = 0.01  # the share of coordinates in one ℓ1 step
 HALVINGS = 40  # bisection steps of the projection onto the ℓ1 ball
 BOUNDS = "the bounds of its features"
+OUTSIDE = 1e-6  # of a column's bounds: what rounding does
+NAMED = 12  # columns in a threat's text
 ON_GRID = 1e-4  # tolerance for values on the grid, in steps
 NO_PART = {"low": -math.inf, "high": math.inf, "scale": 1.0, "grid": 0.0}
 
@@ -39,7 +41,8 @@ class Threat:
     others.
     one_hot: for vectors with a scale, groups of columns of which one is 1 and the others 0.
     Changing the category does not count towards ε; scale 0 fixes it. An attack may search between
-    valid values; what it returns is valid. With the names of columns: :meth:`for_table`.
+    valid values; what it returns is valid. With the names of columns: :meth:`for_table`, which
+    sets columns, the changes allowed in words.
     """
 
     norm: Norm = "linf"
@@ -49,6 +52,7 @@ class Threat:
     scale: Any = None
     grid: Any = None
     one_hot: Any = ()
+    columns: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
@@ -294,15 +298,18 @@ class Threat:
     def numbers(self) -> dict[str, Any]:
         """The parts that are given, for JSON; `Threat(**numbers)` is an equal threat."""
         given = {"norm", "epsilon", "low", "high"}
-        return {k: v for k, v in asdict(self).items() if k in given or v not in (None, ())}
+        return {k: v for k, v in asdict(self).items() if k in given or v not in (None, (), "")}
 
     def __repr__(self) -> str:
-        return f"Threat({', '.join(f'{name}={part!r}' for name, part in self.numbers().items())})"
+        parts = {name: part for name, part in self.numbers().items() if name != "columns"}
+        return f"Threat({', '.join(f'{name}={part!r}' for name, part in parts.items())})"
 
     def __str__(self) -> str:
         name = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}[self.norm]
         groups = f", {len(self._free)} free categories" * bool(self._free)
-        fixed = f", {int((self._parts['unit'] == 0).sum())} fixed" * self.has_fixed
+        still = int((self._parts["unit"] == 0).sum())  # of a fixed category, all its features
+        still -= sum(len(g) - 1 for g in self.one_hot if self._parts["unit"][g[0]] == 0)
+        fixed = f", {still} fixed" * self.has_fixed
         times = " × scale" * (len({*self._parts["scale"].flatten().tolist()} - {0.0}) > 1)
         return f"{name} ε={shown(self.epsilon)}{times}{fixed}{groups}"
 
@@ -339,30 +346,55 @@ class Threat:
         )
         if (scaling := dataset.standardisation) is not None:
             mean, std = torch.tensor([scaling.mean, scaling.std], dtype=torch.float64)
+        changes, still = [], []  # of each column, in words
         scale, grid = torch.ones_like(std), torch.zeros_like(std)
         low, high = torch.full_like(std, -math.inf), torch.full_like(std, math.inf)
         for name, group in members.items():
             at = [columns.index(column) for column in group]
             if name in fixed or (own is not None and name not in own) or {*group} & {*fixed}:
                 scale[at] = 0.0
-            elif own is not None and name not in groups:
-                scale[at] = fraction(own[name]) / std[at]
+                still.append(name)
+            elif name in groups:
+                changes.append(f"{name} any")
+            else:
+                if own is not None:
+                    if own[name] == "any":
+                        what = "is numeric, so its ε is a number; 'any' is for columns of text"
+                        raise ValueError(f"column {name!r} {what}")
+                    scale[at] = fraction(own[name]) / std[at]
+                unit = 1.0 if own is not None else fraction(epsilon)  # type: ignore[arg-type]
+                changes.append(f"{name} ±{unit * float(scale[at] * std[at]):.4g}")
             if name in integer:
                 values = dataset.train.x[:, at].double() * std[at] + mean[at]
                 if bool(((values - values.round()).abs() > 1e-3).any()):
                     raise ValueError(f"column {name!r} of {dataset.name} is not of whole numbers")
                 grid[at] = 1 / std[at]
-            for end, place in zip((bounds or {}).get(name, ()), (low, high), strict=False):
+            ends = (bounds or {}).get(name, ())
+            for end, place in zip(ends, (low, high), strict=False):
                 if end is not None:
                     place[at] = (fraction(end) - mean[at]) / std[at]
+            if ends:
+                x = torch.cat([split.x[:, at].double().cpu() for split in dataset.splits.values()])
+                slack = OUTSIDE * x.abs().clamp_min(1.0)
+                if bool(((x < low[at] - slack) | (x > high[at] + slack)).any()):
+                    least, most = (float(v) for v in torch.aminmax(x * std[at] + mean[at]))
+                    given = " to ".join("no bound" if e is None else f"{e}" for e in ends)
+                    got = f"has values from {least:.6g} to {most:.6g}"
+                    wanted = f"outside its bounds, {given}: widen them or drop those rows"
+                    raise ValueError(f"column {name!r} of {dataset.name} {got}, {wanted}")
         threat = cls(
             norm, 1.0 if own is not None else epsilon,  # type: ignore[arg-type]
             low if bounds else None, high if bounds else None, grid=grid if integer else None,
             scale=scale if groups or bool((scale != 1).any()) else None,
             one_hot=[[columns.index(column) for column in g] for g in groups.values()],
+            columns=f"{_listed(changes)}; fixed: {_listed(still) or 'none'}",
         )  # fmt: skip
         threat.check_inputs(dataset.train.x)
         return threat
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:NAMED], *[f"{len(names) - NAMED} more"] * (len(names) > NAMED)])
 
 
 def _frozen(given: Any) -> Any:

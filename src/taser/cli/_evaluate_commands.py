@@ -22,7 +22,7 @@ REFERENCE = 500  # training examples for a residual's mean
 @cli.with_json
 def evaluate(
     model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
-    option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
+    option: cli.Options = None, epsilon: cli.Epsilon = None, norm: cli.Norm = None,
     fixed: cli.Fixed = "", integer: cli.Integer = "", bounds: cli.Bounds = "",
     examples: Annotated[int, Option("--examples", "-n", "--n", min=1, help="How many.")] = 1000,
     first: Annotated[bool, Option("--first", help="The first ones, not a draw.")] = False,
@@ -62,7 +62,8 @@ def evaluate(
         model, weights, data, option, root, threads, target, trust_code=trust_code, regression=True
     )
     threat = cli.read_threat(
-        dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds, unbounded=unbounded
+        dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds, unbounded=unbounded,
+        model=model,
     )  # fmt: skip
     x, y = dataset.test.x, dataset.test.y
     out = out or cli.model_folder("evaluate", model, weights, dataset, threat)
@@ -127,7 +128,7 @@ def _evaluate_regression(
 @cli.with_json
 def audit(
     model: cli.Model, data: cli.Data = None, weights: cli.Weights = None,
-    option: cli.Options = None, epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
+    option: cli.Options = None, epsilon: cli.Epsilon = None, norm: cli.Norm = None,
     fixed: cli.Fixed = "", integer: cli.Integer = "", bounds: cli.Bounds = "",
     examples: Annotated[int, Option("--examples", "-n", min=1, help="Of the test part.")] = 200,
     steps: Annotated[int, Option(min=1, help="Of PGD.")] = 50,
@@ -162,7 +163,7 @@ def audit(
         model, weights, data, option, root, threads, target, trust_code=trust_code
     )
     threat = cli.read_threat(
-        dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds
+        dataset, norm, epsilon, fixed=fixed, integer=integer, bounds=bounds, model=model
     )  # fmt: skip
     out = out or cli.model_folder("audit", model, weights, dataset, threat)
     x, y = cli.draw_examples(dataset, examples)
@@ -196,7 +197,7 @@ def shift(
     score: Annotated[
         str | None, Option(help="As for `taser score check`; else the shipped one or a Gaussian.")
     ] = None,
-    epsilon: cli.Epsilon = "8/255", norm: cli.Norm = "linf",
+    epsilon: cli.Epsilon = None, norm: cli.Norm = None,
     examples: Annotated[int, Option("--examples", "-n", min=2, help="Of the test part.")] = 1000,
     severity: Annotated[int, Option(min=1, max=5, help="Of the corruptions to detect.")] = 3,
     seed: cli.Seed = 0, threads: cli.Threads = None, out: cli.NamedOut = None,
@@ -224,7 +225,7 @@ def shift(
         model, weights, data, option, root, threads, trust_code=trust_code
     )
     x, y = (part.to(default_device()) for part in cli.draw_examples(dataset, examples))
-    threat = cli.read_threat(dataset, norm, epsilon)
+    threat = cli.read_threat(dataset, norm, epsilon, model=model)
     out = out or cli.model_folder("shift", model, weights, dataset)
     if score is not None or dataset.name in SHIPPED:
         scored: Any = (pretrained(dataset.name) if score is None else named(score)).at()

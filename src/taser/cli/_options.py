@@ -44,8 +44,10 @@ Options = Annotated[
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Import and run the code that a run or recipe names.")
 ]
-Epsilon = Annotated[str, Option(help="The budget ε, as 8/255; of a table also age=5,sex=any.")]
-Norm = Annotated[Literal["linf", "l2", "l1"], Option(help="The norm that ε bounds.")]
+EPSILON_HELP = "The budget ε, as 8/255; of a table also age=5,sex=any; else the run's, or 8/255."
+Epsilon = Annotated[str | None, Option(help=EPSILON_HELP)]
+NormName = Literal["linf", "l2", "l1"]
+Norm = Annotated[NormName | None, Option(help="The norm that ε bounds; else the run's, or linf.")]
 Fixed = Annotated[str, Option(help="Of a table: columns that cannot change, as sex,race.")]
 Integer = Annotated[str, Option(help="Of a table: columns that change by whole numbers.")]
 Bounds = Annotated[str, Option(help="Of a table: as age=17:90,hours=0: in the columns' units.")]
@@ -193,7 +195,8 @@ def progress_bar() -> Iterator["ProgressCallback"]:
         if main and not terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
             left = bar.tasks[task].time_remaining
-            words = f", about {max(1, round(left / 60))} min left" if left else ""
+            time_left = f"{left / 60:.0f} min" if left and left >= 60 else "a minute or less"
+            words = f", about {time_left} left" if left else ""
             typer.echo(f"{most / max(total, 1):4.0%}  {label}{words}", err=True)
 
     with bar:
@@ -224,7 +227,8 @@ def load_model_and_data(
     else:
         dataset = load(data or "digits", root=root, target=target)
     if dataset.classes is None and not regression:
-        raise ValueError(f"{dataset.name} is a regression; this is for classifiers")
+        errors = "`taser evaluate` measures its errors under attack"
+        raise ValueError(f"{dataset.name} is a regression; this is for classifiers: {errors}")
     if run:
         network = load_trained(run, weights or "best", trust_code=trust_code)
         return dataset, network.to(default_device())
@@ -268,19 +272,34 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def read_threat(
-    dataset: "Dataset", norm: Any, epsilon: str, *, fixed: str = "", integer: str = "",
-    bounds: str = "", unbounded: bool = False,
+    dataset: "Dataset", norm: Any, epsilon: str | None, *, fixed: str = "", integer: str = "",
+    bounds: str = "", unbounded: bool = False, model: str = "",
 ) -> "Threat":  # fmt: skip
-    """The threat of these options: by the names of columns where one is named."""
+    """The threat of these options, or without ε the one that the run `model` was trained with."""
     from taser.attacks import Threat
+    from taser.training._build import build_threat
+    from taser.training._run_folder import read_threat_config, run_folder
 
+    folder = run_folder(model) if model and epsilon is None else None
+    if folder is not None and (folder / "config.yaml").is_file():
+        if norm or fixed or integer or bounds or unbounded:
+            raise ValueError("without --epsilon the threat is the run's: give --epsilon, too")
+        threat = build_threat(read_threat_config(folder), dataset)
+        typer.echo(f"Threat: {threat}, with which the run was trained; --epsilon sets another.\n")
+        return threat
+    given, norm, epsilon = epsilon is not None, norm or "linf", epsilon or "8/255"
     if not (dataset.categorical or fixed or integer or bounds or "=" in epsilon):
-        return Threat(norm, epsilon, *((None, None) if unbounded else dataset.test.box))  # type: ignore[arg-type]
-    ranges = {name: _range(name, text) for name, text in _pairs(bounds).items()}
-    return Threat.for_table(
-        dataset, _pairs(epsilon) if "=" in epsilon else epsilon, norm=norm, fixed=_listed(fixed),
-        integer=_listed(integer), bounds=ranges or None,
-    )  # fmt: skip
+        box = (None, None) if unbounded else dataset.test.box
+        threat = Threat(norm, epsilon, *box)  # type: ignore[arg-type]
+    else:
+        threat = Threat.for_table(
+            dataset, _pairs(epsilon) if "=" in epsilon else epsilon, norm=norm,
+            fixed=_listed(fixed), integer=_listed(integer),
+            bounds={name: _range(name, text) for name, text in _pairs(bounds).items()} or None,
+        )  # fmt: skip
+    if not given:
+        typer.echo(f"Threat: {threat}, the default; --epsilon sets another.\n")
+    return threat
 
 
 def _listed(text: str) -> list[str]:

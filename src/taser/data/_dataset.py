@@ -288,11 +288,13 @@ class Preprocessing:
         if columns is not None and given is not None:
             known = {*given, *(c for c in columns if c.partition("=")[0] in dataset.categorical)}
             new = [c for group in dataset.categories.values() for c in group if c not in columns]
-            trained = "which the model was trained on"
             if missing := [name for name in columns if name not in known]:
-                raise ValueError(f"{dataset.name} has no column {missing[0]!r}, {trained}")
+                lacks = f"{dataset.name} has no column {missing[0]!r}"
+                raise ValueError(f"{lacks}, which the model was trained on")
             if strange := [c for c in new if c.partition("=")[0] in self.categorical]:
-                raise ValueError(f"{dataset.name} has {strange[0]}, a category {trained} without")
+                column, _, value = strange[0].partition("=")
+                has = f"column {column!r} of {dataset.name} has the value {value!r}"
+                raise ValueError(f"{has}, which the training data did not have")
             # A category that the other data lack takes the column of zeros that `pad` appends.
             places = [given.index(c) if c in given else len(given) for c in columns]
             dataset = dataset._map(

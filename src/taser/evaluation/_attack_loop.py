@@ -164,7 +164,8 @@ class AttackLoop:
         predictions(self.prepared, x[:2])  # the first call is slow
         start = time.perf_counter()
         predictions(self.prepared, x, self.batch_size)
-        return f"at most about {duration((time.perf_counter() - start) / len(x) * passes)}"
+        seconds = (time.perf_counter() - start) / len(x) * passes
+        return f"about {duration(seconds)}, less if examples break early"
 
     def run(
         self, attack: Attack, correct: Tensor, key: str = "", progress: Progress | None = None

@@ -23,7 +23,12 @@ EXAMPLES = (
     "model takes them for. Third row: the change and its size; the largest is black or white."
 )
 ENOUGH = 100  # audited examples: with fewer, a tenth of them may hide behind sampling error
-FALL = "The dashed line is the ε of the threat. Accuracy should fall steadily, and to zero."
+
+
+def _expected(threat: Threat) -> str:
+    """What a curve against ε should look like."""
+    end = "; to zero it need not, for some columns are fixed" if threat.has_fixed else ", to zero"
+    return f"The dashed line is the ε of the threat. Accuracy should fall steadily{end}."
 
 
 def draw_examples(evaluation: Evaluation, x: Tensor, predictions: Tensor) -> Figure | None:
@@ -93,7 +98,8 @@ def write(
     if curve is not None:
         stars = {name: verdicts.accuracy for name, verdicts in evaluation.attacks.items()}
         caption = (
-            f"On n = {curve.n} of the examples. The stars are this evaluation's attacks. {FALL}"
+            f"On n = {curve.n} of the examples. The stars are this evaluation's attacks. "
+            f"{_expected(evaluation.threat)}"
         )
         drawn = png(draw_curve(curve, evaluation.threat, stars))
         sections.append(("Accuracy against ε", [Picture(drawn, caption)]))
@@ -123,6 +129,7 @@ def summary(evaluation: Evaluation) -> list[str]:
     return [
         f"Of n = {evaluation.n} examples the model gets {clean} right, and {robust} under "
         f"{attacks} at {evaluation.threat}, per example the worst case.",
+        *([f"Changes: {evaluation.threat.columns}."] if evaluation.threat.columns else []),
         *(f"Finding: {finding}" for finding in evaluation.findings),
     ]
 
@@ -204,7 +211,10 @@ def write_comparison(compared: Comparison, threat: Threat, out: Path) -> Path:
 
 def write_audit(audit: Audit, title: str, out: Path) -> Path:
     """results.json, results.sarif, table.md and report.html in `out`; the page's path."""
-    caption = f"On the n = {audit.n} examples that were right, under {audit.curve.attack}. {FALL}"
+    caption = (
+        f"Accuracy here is the share of the n = {audit.n} examples that are right without attack, "
+        f"under {audit.curve.attack}: it begins at 100 %. {_expected(audit.threat)}"
+    )
     sections: list[tuple[str, list[Block]]] = [
         ("Checks", [audit_table(audit)]),
         ("What each check means", [f"{c.name}: {c.explanation}" for c in audit.checks]),
@@ -248,6 +258,7 @@ def audit_summary(audit: Audit) -> list[str]:
         f"without attack.{' ' * bool(bound)}{bound.strip()}",
         f"Verdict: {audit.verdict}{few if audit.n < ENOUGH else ''}. Of {len(audit.checks)} checks "
         f"{passed} passed, {len(audit.failed)} failed, {len(audit.skipped)} were skipped.",
+        *([f"Changes: {audit.threat.columns}."] if audit.threat.columns else []),
         *(f"Failed: {check.name}: {check.figure}." for check in audit.failed),
         *(f"Skipped: {check.name}: {check.figure}." for check in audit.skipped),
         *(f"Finding: {finding}." for finding in audit.findings),

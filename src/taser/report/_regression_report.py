@@ -41,6 +41,7 @@ def summary(result: RegressionEvaluation) -> list[str]:
         f"On n = {result.n} examples the mean squared error is {shown(clean['MSE'])} and "
         f"{shown(worst['MSE'])} under {' and '.join(result.attacks)} at {result.threat}, per "
         f"example the worst case; R² {shown(clean['R²'])} and {shown(worst['R²'])}.",
+        *([f"Changes: {result.threat.columns}."] if result.threat.columns else []),
         *(f"Finding: {finding}" for finding in result.findings),
     ]
 

@@ -15,7 +15,7 @@ from taser._names import refuse_code
 from taser._settings import from_mapping, read_yaml
 
 from ._build import build_model
-from ._config import Config, DataConfig
+from ._config import Config, DataConfig, ObjectiveConfig
 from ._recipes import read_recipe, to_yaml
 
 
@@ -112,6 +112,15 @@ def check_same_run(config: Config, out: Path) -> None:
     if changed:
         found = f"{out} holds a run of another configuration ({'; '.join(changed)})"
         raise ValueError(f"{found}: choose another folder, or remove this one")
+
+
+def read_threat_config(folder: Path) -> ObjectiveConfig:
+    """The threat in a run's config.yaml, as an objective with nothing else."""
+    path = folder / "config.yaml"
+    given = read_yaml(path).get("objective", {})
+    if isinstance(given, dict):  # other keys may be from another version
+        given = {key: given[key] for key in ("norm", "epsilon", "threat") if key in given}
+    return from_mapping(Config, {"objective": given}, str(path)).objective
 
 
 def read_data_config(folder: Path) -> DataConfig:
