@@ -195,8 +195,7 @@ def progress_bar() -> Iterator["ProgressCallback"]:
         if main and not terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
             left = bar.tasks[task].time_remaining
-            time_left = f"{left / 60:.0f} min" if left and left >= 60 else "a minute or less"
-            words = f", about {time_left} left" if left else ""
+            words = f", about {left / 60:.1f} min left" if left else ""
             typer.echo(f"{most / max(total, 1):4.0%}  {label}{words}", err=True)
 
     with bar:
@@ -227,8 +226,9 @@ def load_model_and_data(
     else:
         dataset = load(data or "digits", root=root, target=target)
     if dataset.classes is None and not regression:
-        errors = "`taser evaluate` measures its errors under attack"
-        raise ValueError(f"{dataset.name} is a regression; this is for classifiers: {errors}")
+        raise ValueError(
+            f"{dataset.name} is a regression: take `taser evaluate`, this is for classes"
+        )
     if run:
         network = load_trained(run, weights or "best", trust_code=trust_code)
         return dataset, network.to(default_device())

@@ -1,9 +1,8 @@
 """`taser train` and `taser finetune`."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
@@ -17,9 +16,6 @@ from ._options import (
     progress_bar,
     with_json,
 )
-
-if TYPE_CHECKING:
-    from taser.training._config import ObjectiveConfig
 
 Recipe = Annotated[str, Option(help="A YAML file, or a name from `taser recipes`: digits/pgd.")]
 Folder = Annotated[
@@ -131,7 +127,7 @@ def _train(
     with progress_bar() as progress:
         result = train(config, out, report=progress)
     data = Preprocessing.from_json((out / "data.json").read_text())
-    classifier, threat = data.classes is not None, _threat_options(config.objective)
+    classifier, own = data.classes is not None, config.objective
     clean, robust = f"{result.clean:.3f}", f"{result.robust:.3f}"
     if not classifier:  # errors are negated
         unit = -data.square_unit
@@ -139,27 +135,12 @@ def _train(
     lines = [
         f"best of {result.steps} steps at {result.best_step}: "
         f"{'accuracy' if classifier else 'mean squared error'} {clean} clean, "
-        f"{robust} under a short PGD ({threat}; at most "
+        f"{robust} under a short PGD ({own.threat or f'{own.norm} ε={own.epsilon:.7g}'}; at most "
         f"{config.validation.examples} validation examples; a short attack overestimates).",
-        f"For a figure to believe: taser evaluate --model {out} {threat} --examples 200"
+        f"For a figure to believe: taser evaluate --model {out} --examples 200"
         + " --trust-code" * (":" in config.model.name),
         f"weights: {out}/best.safetensors and last.safetensors; log: {out}/log.jsonl",
     ]
     if is_main_process():
         typer.echo("\n".join(lines))
     exit_process()
-
-
-def _threat_options(objective: "ObjectiveConfig") -> str:
-    """The threat of a recipe as options of `taser evaluate`."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, dict):
-            return ",".join(f"{name}={text(part)}" for name, part in value.items())
-        if isinstance(value, list | tuple):
-            ends = ["" if part is None else str(part) for part in value]
-            return (":" if set(map(type, value)) & {int, float, type(None)} else ",").join(ends)
-        return f"{value:.7g}" if isinstance(value, float) else str(value)
-
-    given = {"norm": objective.norm, "epsilon": objective.epsilon, **objective.threat}
-    return " ".join(f"--{name} {shlex.quote(text(value))}" for name, value in given.items())
