@@ -322,7 +322,7 @@ def test_it_names_the_accuracy_that_it_believes(
     assert numbers["clean_accuracy"] == result.n / 60
     accuracy, verdict, *_ = audit_summary(result)
     assert accuracy.startswith(f"Robust accuracy at ℓ∞ ε=0.15: {100 * result.accuracy.value:.1f} %")
-    assert verdict.startswith("Verdict: trust (of")  # few examples: in the same line
+    assert verdict.startswith("Verdict: trust (with ")  # few examples: in the same line
 
 
 def test_what_must_fail_fails_before_a_surrogate_is_trained(

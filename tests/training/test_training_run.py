@@ -131,7 +131,7 @@ def test_tables_and_regression(tmp_path: Path, name: str, method: str) -> None:
     config = small(
         data={"name": name}, model={**MLP, "activation": "silu"},
         objective={"name": method, "epsilon": 0.3},
-        regulariser={"name": "taser", "operator": "langevin", "weight": 1e-3},
+        regulariser={"name": "taser", "operator": "langevin", "weight": 1e-3, "every": 1},
         optimiser={"rate": 0.01}, loop={"epochs": 12}, validation={"examples": 512},
     )  # fmt: skip
     result = train(config, tmp_path)

@@ -26,7 +26,9 @@ def test_a_model_of_the_user_s(tmp_path: Path) -> None:
     found = load_trained(tmp_path / "run", "last", trust_code=True)
     assert found[1].weight is found[3].weight
     assert same(dict(found.state_dict()), weights(tmp_path / "run"))
-    with pytest.raises(ValueError, match=r"model.width and model.activation are for the built-in"):
+    with pytest.raises(
+        ValueError, match=r"model.width and model.activation are for built-in networks"
+    ):
         train(small(model={**mine, "width": 4}), tmp_path / "other")
 
 
