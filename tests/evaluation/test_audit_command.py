@@ -70,7 +70,7 @@ def test_an_honest_model_is_trusted(run: Callable[..., str], weights: Path, tmp_
     estimate, found, *_ = said.split("\n")  # the first on stderr
     assert estimate.startswith("  0%  audit: about ")
     assert found.startswith("Robust accuracy at ℓ∞ ε=0.2: ")
-    assert "Verdict: trust (of " in said
+    assert "Verdict: trust (with " in said
     assert "Skipped: transfer" in said
     record = json.loads((tmp_path / "results.json").read_text())
     assert record["verdict"] == "trust"
