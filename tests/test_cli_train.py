@@ -105,7 +105,10 @@ def test_other_weights_of_a_run_are_evaluated(tmp_path: Path) -> None:
 def test_the_suggested_command_is_of_the_same_threat(tmp_path: Path) -> None:
     said = run("train", "--out", tmp_path / "l2", *SMALL, "objective.norm=l2",
                "objective.epsilon=8/255")  # fmt: skip
-    assert "--norm l2 --epsilon 0.03137255" in said
+    assert f"taser evaluate --model {tmp_path / 'l2'} --examples 200" in said
+    said = run("evaluate", "--model", tmp_path / "l2", "--n", "10", "--attacks", "fgsm",
+               "--no-curve", "--out", tmp_path / "e")  # fmt: skip
+    assert "Threat: ℓ2 ε=8/255, with which the run was trained" in said
     said = run("train", "--recipe", "tables/diabetes", "--out", tmp_path / "t", "loop.epochs=1")
     assert "mean squared error" in said
     assert "taser evaluate" in said

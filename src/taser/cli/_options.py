@@ -195,7 +195,7 @@ def progress_bar() -> Iterator["ProgressCallback"]:
         if main and not terminal and time.monotonic() - printed > SECONDS_BETWEEN_LINES:
             printed = time.monotonic()
             left = bar.tasks[task].time_remaining
-            words = f", about {left / 60:.1f} min left" if left else ""
+            words = f", about {max(1, round(left / 60))} min left" if left else ""
             typer.echo(f"{most / max(total, 1):4.0%}  {label}{words}", err=True)
 
     with bar:
