@@ -103,7 +103,7 @@ def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"size": 8}, "digits takes no size"),
-        ({"task": "regression"}, "targets of digits are for the other"),
+        ({"task": "regression"}, "does not fit digits, whose targets are for the other task"),
         ({"target": "y", "task": "regression"}, "digits takes no target"),
         ({"ignore": ("id",)}, "digits takes no ignore"),
     ],

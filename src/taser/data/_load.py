@@ -88,9 +88,7 @@ def load(
     path = path.resolve()
     name = spec.name if spec is not None else path.stem if path.is_file() else path.name
     if task is not None and (task == "regression") != (raw.classes is None):
-        raise ValueError(
-            f"task={task} does not fit {name}, whose targets are for the other task"
-        )
+        raise ValueError(f"task={task} does not fit {name}, whose targets are for the other task")
     dataset = _split(name, raw, {"test": test, "validation": validation}, seed)
     if dataset.train.is_images and standardise:
         why = "their pixels stay in [0, 1], and models normalise inside"
