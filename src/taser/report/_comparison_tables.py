@@ -67,9 +67,8 @@ def main_table(found: Sequence[Row]) -> Table:
         f"{'Fine-tuned' if found[0].finetuned else 'Trained from scratch'}: accuracy in per cent, "
         f"n = {sizes['clean']} {fewer and f'({fewer}) '}and {seeds} seed{'s' * (counts[-1] > 1)}"
         f"{explained and f' ({explained})'}. Δ against the method alone "
-        "with its paired 95 % interval over the examples, in bold where that excludes "
-        "zero; where the answers to fewer than 20 examples differ, it is widened to the exact sign "
-        f"test's. The verdict is on {label_of(found[0].headline)}.",
+        "with its paired 95 % interval over the examples (Newcombe), in bold where that excludes "
+        f"zero. The verdict is on {label_of(found[0].headline)}.",
     )  # fmt: skip
 
 
