@@ -57,7 +57,7 @@ class Study:
 STUDIES = {
     "digits": Study((0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.003, 0.01, 0.03, 0.1), seeds=3),
     "fashion-mnist": Study(
-        (0.25, 0.5), (0.25, 0.5, 0.75, 1.0), (0.01,), draws=1000,
+        (0.25,), (0.25, 0.5, 0.75, 1.0), (0.01,), draws=1000,
         keys=("data.examples=20000",), taser=("regulariser.every=2",), attack=CHEAP,
     ),
     "cifar10": Study(
