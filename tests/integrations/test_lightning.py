@@ -51,7 +51,7 @@ def rows(n: int = 64) -> tuple[Tensor, Tensor]:
 
 def regulariser(**options: Any) -> taser.Taser:
     score = taser.scores.pretrained("digits").at(timestep=50)
-    return taser.Taser(score, threat=THREAT, **options)
+    return taser.Taser(score, threat=THREAT, **{"every": 1, **options})
 
 
 def fit(module: Classifier, callback: TaserCallback, folder: Path, **options: Any) -> Any:

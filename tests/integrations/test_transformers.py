@@ -25,7 +25,7 @@ def vit() -> Any:
 
 def regulariser(**options: Any) -> taser.Taser:
     score = taser.scores.pretrained("digits").at(timestep=50)
-    return taser.Taser(score, threat=taser.Threat("linf", 0.15), fraction=1, **options)
+    return taser.Taser(score, threat=taser.Threat("linf", 0.15), fraction=1, every=1, **options)
 
 
 def rows(n: int = 32) -> list[dict[str, Any]]:
