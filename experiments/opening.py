@@ -13,7 +13,10 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 COLOURS = {"plain": "#6b7280", "‖∇m‖₁": "#d97706", "TASER": "#2563eb", "PGD-10": "#059669"}
-COSTS = {"plain": "plain", "‖∇m‖₁": "‖∇m‖₁", "TASER": "TASER, the two lines", "PGD-10": "PGD-10"}
+COSTS = {
+    "plain": "plain", "‖∇m‖₁": "‖∇m‖₁, the whole batch",
+    "TASER": "TASER, each example in each step", "PGD-10": "PGD-10",
+}  # fmt: skip
 
 
 def read(path: str) -> Any:

@@ -115,7 +115,7 @@ def test_points_outside_the_ball_break_nothing() -> None:
     [
         (4, ["apgd-ce", "apgd-t", "fab-t", "square"], ""),
         (3, ["apgd-ce", "apgd-dlr", "fab-t", "square"], "four classes"),
-        (2, ["apgd-ce", "pgd-margin", "fab-t", "square"], "three classes"),
+        (2, ["apgd-ce", "pgd-margin", "fab-t", "square"], "four classes"),
     ],
 )
 @pytest.mark.parametrize("norm", ["linf", "l2"])
